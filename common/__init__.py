@@ -1,0 +1,4 @@
+"""The shared vocabulary: records, settings, Redis keys, storage, errors, logging.
+
+Every other package imports from here; nothing here imports any of them.
+"""
