@@ -1,0 +1,43 @@
+"""Structured logs: JSON lines off a terminal, coloured lines on one. Call `configure` once per process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+import structlog
+
+
+def configure(*, level: str | None = None) -> None:
+    """Set structlog up for this process; `level` defaults to `PROMPTMILL_LOG_LEVEL`, then `INFO`.
+
+    Logs go to standard error, so that standard output stays for results.
+    """
+    chosen = (level or os.environ.get("PROMPTMILL_LOG_LEVEL") or "INFO").upper()
+    number = logging.getLevelNamesMapping().get(chosen, logging.INFO)
+    renderer: Any
+    if sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer()
+        exceptions: Any = structlog.processors.StackInfoRenderer()
+    else:
+        renderer = structlog.processors.JSONRenderer()
+        exceptions = structlog.processors.format_exc_info
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            exceptions,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def get_logger(component: str) -> Any:
+    """A logger whose every event carries `component`: producer, consumer, collector or ops."""
+    return structlog.get_logger().bind(component=component)
