@@ -1,0 +1,53 @@
+#!lua flags=allow-oom
+-- Take over from the output what this Redis does not know of: a part, or dead letters, after a loss of its data.
+-- ARGV: run, kind ('part' or 'dead'), part number, part row (JSON), then per unit:
+--   part: unit, verdict, output tokens, stream id to drop or ''; dead: unit, letter JSON, reason.
+-- Returns 1 adopted, 0 that part number is not the next one.
+local run, kind = ARGV[1], ARGV[2]
+if kind == 'part' and tostring(call('LLEN', rk(run, 'parts'))) ~= ARGV[3] then return 0 end
+local limit = admitted(run)
+local i, units = 5, 0
+
+-- A unit becomes terminal: it is accepted with it, or leaves the counter it stood in.
+local function settle(unit)
+  if call('SETBIT', rk(run, 'done'), unit, 1) == 1 then return false end
+  if tonumber(unit) < limit then
+    local owner = call('HGET', job_key(run .. '-' .. unit), 'owner')
+    if owner and owner ~= '' then add(run, 'in_flight', -1) else add(run, 'queued', -1) end
+    call('SREM', rk(run, 'missing'), unit)
+    call('DEL', job_key(run .. '-' .. unit))
+  else
+    add(run, 'accepted', 1)
+  end
+  return true
+end
+
+if kind == 'part' then
+  while i <= #ARGV do
+    if settle(ARGV[i]) then
+      add(run, 'completed', 1)
+      add(run, 'verdict:' .. ARGV[i + 1], 1)
+      add(run, 'output_tokens', tonumber(ARGV[i + 2]))
+    elseif call('HDEL', rk(run, 'dead'), ARGV[i]) == 1 then
+      -- Dead here, completed in the output: the record stands.
+      add(run, 'dead', -1); add(run, 'completed', 1)
+    end
+    if ARGV[i + 3] ~= '' then call('XDEL', rk(run, 'results'), ARGV[i + 3]) end
+    units = units + 1
+    i = i + 4
+  end
+  call('RPUSH', rk(run, 'parts'), ARGV[4])
+  call('DEL', rk(run, 'seal'))
+  add(run, 'stored', units)
+  add(run, 'adopted', units)
+else
+  while i <= #ARGV do
+    if settle(ARGV[i]) then
+      call('HSET', rk(run, 'dead'), ARGV[i], ARGV[i + 1])
+      add(run, 'dead', 1); add(run, 'dead:' .. ARGV[i + 2], 1)
+    end
+    i = i + 3
+  end
+end
+flush()
+return 1

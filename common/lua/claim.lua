@@ -1,0 +1,121 @@
+#!lua flags=allow-oom
+-- Take up to `count` jobs for one consumer: off the queue, into the started registry, STARTED, in one step.
+-- ARGV: worker, server, count, execution prefix, claim TTL (s), time (ISO), suspects allowed (0/1),
+--       results limit, most bytes of a job's data, reason for foreign jobs (RQ result payload), max jobs looked at.
+-- Returns {state, {id, execution, data, attempts, deaths, tries, ...}, queue length, scheduled}.
+--   state: 'ok', 'suspended', 'paused' (guard), 'full' (results wait for the collector)
+local worker, server, count, prefix = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local ttl, iso, suspects = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local results_limit, most_bytes, foreign = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+if call('EXISTS', 'rq:suspended') == 1 then return {'suspended', {}, 0, 0} end
+
+-- Which runs may be worked on now.
+local gates, open, gate_reason = {}, 0, 'ok'
+local active = call('SMEMBERS', 'pm:active')
+for _, run in ipairs(active) do
+  local gate = false
+  local paused = call('HMGET', rk(run, 'paused'), '*', server)
+  if paused[1] or paused[2] then gate = 'paused'
+  elseif call('XLEN', rk(run, 'results')) >= results_limit then gate = 'full' end
+  gates[run] = gate
+  if gate then gate_reason = gate else open = open + 1 end
+end
+if open == 0 and #active > 0 then return {gate_reason, {}, call('LLEN', QUEUE), call('ZCARD', SCHEDULED)} end
+
+local now = now_s()
+local claimed, wip, running, taken = {}, {}, {}, 0
+local known = {}
+
+local function fail_foreign(id)
+  local key = job_key(id)
+  if call('EXISTS', key) == 0 then return end
+  call('HSET', key, 'status', 'failed', 'ended_at', iso)
+  call('ZADD', FAILED, now + FAILED_TTL, id)
+  call('XADD', 'rq:results:' .. id, 'MAXLEN', '~', 10, '*', 'type', 2, 'created_at', math.floor(now), 'exc_string', foreign)
+  call('EXPIRE', 'rq:results:' .. id, FAILED_TTL)
+  call('EXPIRE', key, FAILED_TTL)
+end
+
+local function take(id)
+  local run, unit = parse(id)
+  if not run or gates[run] == nil then return fail_foreign(id) end
+  if gates[run] then call('RPUSH', rk(run, 'held'), id); return end
+  if not known[run] then known[run] = admitted(run) end
+  if unit >= known[run] then return fail_foreign(id) end
+  local key = job_key(id)
+  local job = call('HMGET', key, 'owner', 'deaths', 'attempts', 'tries', 'status')
+  local owner, deaths, attempts, tries = job[1], tonumber(job[2]) or 0, tonumber(job[3]) or 0, tonumber(job[4]) or 0
+  local size = call('HSTRLEN', key, 'data')
+  if call('GETBIT', rk(run, 'done'), unit) == 1 then
+    -- A dead letter that somebody requeued lives again; anything else here is a leftover list entry.
+    if size == 0 or job[5] ~= 'queued' or call('HEXISTS', rk(run, 'dead'), unit) == 0 then return end
+    local letter = cjson.decode(call('HGET', rk(run, 'dead'), unit))
+    call('HDEL', rk(run, 'dead'), unit)
+    call('SETBIT', rk(run, 'done'), unit, 0)
+    call('ZREM', FAILED, id)
+    call('PERSIST', key)
+    add(run, 'dead', -1); add(run, 'queued', 1); add(run, 'dead:' .. letter.reason, -1); add(run, 'revived', 1)
+    owner, deaths, attempts, tries = false, 0, 0, 0
+  elseif size == 0 then
+    call('SADD', rk(run, 'missing'), unit)
+    return
+  end
+  if owner and owner ~= '' then
+    local beat = call('ZSCORE', STARTED, id .. ':' .. owner)
+    if beat and tonumber(beat) > now then return end -- a second list entry: its job is running
+    -- Queued by somebody who did not know of the claim: its holder died. Still counted as in flight.
+    call('ZREM', STARTED, id .. ':' .. owner)
+    deaths = deaths + 1
+    add(run, 'redeliveries', 1); add(run, 'in_flight', -1); add(run, 'queued', 1)
+    call('HSET', key, 'owner', '', 'deaths', deaths)
+  end
+  if deaths >= 2 then
+    -- A suspect runs with no other suspect beside it, so that a killer cannot take the others along.
+    if suspects < 1 then
+      call('ZADD', SCHEDULED, now + 1, id)
+      call('HSET', key, 'status', 'scheduled')
+      return
+    end
+    suspects = suspects - 1
+  end
+  taken = taken + 1
+  local execution = prefix .. string.format('%04x', taken)
+  call('HSET', key, 'status', 'started', 'owner', execution, 'started_at', iso, 'worker_name', worker)
+  wip[#wip + 1] = now + ttl
+  wip[#wip + 1] = id .. ':' .. execution
+  running[#running + 1] = id .. ':' .. execution
+  local data = ''
+  if size <= most_bytes then data = call('HGET', key, 'data') end
+  local n = #claimed
+  claimed[n + 1], claimed[n + 2], claimed[n + 3] = id, execution, data
+  claimed[n + 4], claimed[n + 5], claimed[n + 6] = attempts, deaths, tries
+  add(run, 'queued', -1)
+  add(run, 'in_flight', 1)
+end
+
+-- Due retries first, then jobs held while their run was paused, then the queue.
+local due = call('ZRANGEBYSCORE', SCHEDULED, '-inf', now, 'LIMIT', 0, count)
+if #due > 0 then
+  call('ZREM', SCHEDULED, unpack(due))
+  for _, id in ipairs(due) do call('HSET', job_key(id), 'status', 'queued') end
+  for _, id in ipairs(due) do take(id) end
+end
+for _, run in ipairs(active) do
+  if not gates[run] and taken < count then
+    local held = call('LPOP', rk(run, 'held'), count - taken)
+    if held then for _, id in ipairs(held) do take(id) end end
+  end
+end
+local looks = 0
+while taken < count and looks < tonumber(ARGV[11]) do
+  local ids = call('LPOP', QUEUE, count - taken)
+  if not ids then break end
+  looks = looks + #ids
+  for _, id in ipairs(ids) do take(id) end
+end
+for first = 1, #wip, 4000 do call('ZADD', STARTED, unpack(wip, first, math.min(first + 3999, #wip))) end
+for first = 1, #running, 4000 do
+  call('SADD', 'rq:worker:' .. worker .. ':executions', unpack(running, first, math.min(first + 3999, #running)))
+end
+flush()
+return {'ok', claimed, call('LLEN', QUEUE), call('ZCARD', SCHEDULED)}

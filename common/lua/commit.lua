@@ -1,0 +1,19 @@
+#!lua flags=allow-oom
+-- Record a part that is in the output and let its entries go. ARGV: run, seal, part row (JSON), records.
+-- Any collector may commit a standing seal: the bytes are the same whoever built them.
+-- Returns 1 committed, 0 the seal is not the standing one.
+local run = ARGV[1]
+if call('GET', rk(run, 'seal')) ~= ARGV[2] then return 0 end
+local _, first, last = string.match(ARGV[2], '^(%S+) (%S+) (%S+)')
+for _ = 1, 1000000 do
+  local entries = call('XRANGE', rk(run, 'results'), first, last, 'COUNT', 1000)
+  if #entries == 0 then break end
+  local ids = {}
+  for n, entry in ipairs(entries) do ids[n] = entry[1] end
+  call('XDEL', rk(run, 'results'), unpack(ids))
+end
+call('RPUSH', rk(run, 'parts'), ARGV[3])
+call('DEL', rk(run, 'seal'))
+add(run, 'stored', tonumber(ARGV[4]))
+flush()
+return 1

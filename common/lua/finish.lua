@@ -1,0 +1,165 @@
+#!lua flags=allow-oom
+-- End many claims of one consumer in one step, each in one of four ways.
+-- ARGV: worker, server, time (ISO), window length, number of items, then per item:
+--   id, execution, 'ok',      record line, verdict, output tokens, prompt id
+--   id, execution, 'dead',    letter JSON, reason, RQ result payload
+--   id, execution, 'retry',   delay (s), attempts, tries
+--   id, execution, 'release', 1 when this counts as a death of its server, else 0
+-- Returns one number per item: 1 done, 0 came too late (somebody else's result stands, or the claim is gone),
+-- then per run that got completions: the run, its window's tally as a flat list.
+-- Sending the same items again is harmless.
+local worker, server, iso, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local items = tonumber(ARGV[5])
+local now = now_s()
+local i = 6
+local replies, verdicts, known, ended, removed, finished = {}, {}, {}, {}, {}, {}
+
+local function active(run)
+  if known[run] == nil then
+    known[run] = call('EXISTS', rk(run, 'settings')) == 1 and admitted(run) or false
+  end
+  return known[run]
+end
+
+local function drop_claim(id, execution)
+  local member = id .. ':' .. execution
+  removed[#removed + 1] = member
+  ended[#ended + 1] = 'rq:execution:' .. member
+  ended[#ended + 1] = 'rq:executions:' .. id
+end
+
+-- The unit leaves whichever counter its job stands in.
+local function uncount(run, owner)
+  if owner and owner ~= '' then add(run, 'in_flight', -1) else add(run, 'queued', -1) end
+end
+
+local function complete(id, execution, line, verdict, tokens, name)
+  local run, unit = parse(id)
+  local limit = run and active(run)
+  drop_claim(id, execution)
+  if not limit or unit >= limit then return 0 end
+  local key = job_key(id)
+  local job = call('HMGET', key, 'owner', 'by')
+  if call('SETBIT', rk(run, 'done'), unit, 1) == 1 then
+    if job[2] == execution then return 1 end -- this very call, sent again
+    add(run, 'second_finishes', 1)
+    return 0
+  end
+  call('XADD', rk(run, 'results'), '*', 'r', line)
+  uncount(run, job[1])
+  add(run, 'completed', 1)
+  add(run, 'output_tokens', tonumber(tokens))
+  call('HSET', key, 'status', 'finished', 'ended_at', iso, 'data', SPENT_DATA, 'by', execution, 'owner', '')
+  call('EXPIRE', key, FINISHED_TTL)
+  finished[#finished + 1] = now + FINISHED_TTL
+  finished[#finished + 1] = id
+  local list = verdicts[run]
+  if not list then list = {}; verdicts[run] = list end
+  list[#list + 1] = verdict .. ' ' .. server .. ' ' .. name
+  return 1
+end
+
+local function owned(id, execution)
+  local run, unit = parse(id)
+  if not run or not active(run) then return nil end
+  if call('HGET', job_key(id), 'owner') ~= execution then return nil end
+  return run, unit
+end
+
+local function bury(id, execution, letter, reason, result)
+  local run, unit = owned(id, execution)
+  drop_claim(id, execution)
+  if not run or call('SETBIT', rk(run, 'done'), unit, 1) == 1 then return 0 end
+  call('HSET', rk(run, 'dead'), unit, letter)
+  add(run, 'in_flight', -1); add(run, 'dead', 1); add(run, 'dead:' .. reason, 1)
+  call('HSET', job_key(id), 'status', 'failed', 'ended_at', iso, 'owner', '')
+  call('EXPIRE', job_key(id), FAILED_TTL)
+  call('ZADD', FAILED, now + FAILED_TTL, id)
+  call('XADD', 'rq:results:' .. id, 'MAXLEN', '~', 10, '*', 'type', 2, 'created_at', math.floor(now),
+    'exc_string', result, 'worker_name', worker)
+  call('EXPIRE', 'rq:results:' .. id, FAILED_TTL)
+  return 1
+end
+
+local function retry(id, execution, delay, attempts, tries)
+  local run = owned(id, execution)
+  drop_claim(id, execution)
+  if not run then return 0 end
+  call('HSET', job_key(id), 'status', 'scheduled', 'owner', '', 'attempts', attempts, 'tries', tries)
+  call('ZADD', SCHEDULED, now + tonumber(delay), id)
+  add(run, 'in_flight', -1); add(run, 'queued', 1); add(run, 'retries', 1)
+  return 1
+end
+
+local function release(id, execution, death)
+  local run = owned(id, execution)
+  drop_claim(id, execution)
+  if not run then return 0 end
+  call('HSET', job_key(id), 'status', 'queued', 'owner', '')
+  if death == '1' then call('HINCRBY', job_key(id), 'deaths', 1) end
+  call('LPUSH', QUEUE, id)
+  add(run, 'in_flight', -1); add(run, 'queued', 1); add(run, 'handed_back', 1)
+  return 1
+end
+
+for n = 1, items do
+  local id, execution, kind = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if kind == 'ok' then
+    replies[n] = complete(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
+    i = i + 7
+  elseif kind == 'dead' then
+    replies[n] = bury(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+    i = i + 6
+  elseif kind == 'retry' then
+    replies[n] = retry(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
+    i = i + 6
+  else
+    replies[n] = release(id, execution, ARGV[i + 3])
+    i = i + 4
+  end
+end
+
+for first = 1, #removed, 4000 do
+  local last = math.min(first + 3999, #removed)
+  call('ZREM', STARTED, unpack(removed, first, last))
+  call('SREM', 'rq:worker:' .. worker .. ':executions', unpack(removed, first, last))
+end
+for first = 1, #ended, 4000 do call('DEL', unpack(ended, first, math.min(first + 3999, #ended))) end
+for first = 1, #finished, 4000 do
+  call('ZADD', FINISHED, unpack(finished, first, math.min(first + 3999, #finished)))
+end
+if #finished > 0 then
+  -- RQ's finished list stays short: what is older, by number or by time, goes with its job.
+  local surplus = math.max(call('ZCARD', FINISHED) - FINISHED_CAP, 0)
+  if surplus > 0 then
+    local old = call('ZPOPMIN', FINISHED, surplus)
+    for n = 1, #old, 2 do call('DEL', job_key(old[n])) end
+  end
+  call('ZREMRANGEBYSCORE', FINISHED, '-inf', now)
+end
+local out = {replies}
+for run, list in pairs(verdicts) do
+  local window_key, tally, change = rk(run, 'window'), rk(run, 'tally'), {}
+  local function count(entry, by)
+    local verdict, at = string.match(entry, '^(%S+) (%S+)')
+    change[verdict] = (change[verdict] or 0) + by
+    local both = verdict .. ' ' .. at
+    change[both] = (change[both] or 0) + by
+  end
+  for _, entry in ipairs(list) do
+    count(entry, 1)
+    add(run, 'verdict:' .. string.match(entry, '^%S+'), 1)
+  end
+  for first = 1, #list, 4000 do
+    call('LPUSH', window_key, unpack(list, first, math.min(first + 3999, #list)))
+  end
+  local surplus = call('LLEN', window_key) - window
+  if surplus > 0 then
+    for _, entry in ipairs(call('RPOP', window_key, surplus)) do count(entry, -1) end
+  end
+  for field, by in pairs(change) do if by ~= 0 then call('HINCRBY', tally, field, by) end end
+  out[#out + 1] = run
+  out[#out + 1] = call('HGETALL', tally)
+end
+flush()
+return out

@@ -1,0 +1,48 @@
+-- Shared by every script: the spellings of keys, and the few steps that several scripts take.
+-- Keys are built from names, so these scripts need one Redis, not a cluster.
+local QUEUE = 'rq:queue:completions'
+local STARTED = 'rq:wip:completions'
+local SCHEDULED = 'rq:scheduled:completions'
+local FINISHED = 'rq:finished:completions'
+local FAILED = 'rq:failed:completions'
+local FINISHED_TTL = 500     -- seconds RQ keeps a finished job by default
+local FINISHED_CAP = 1000    -- finished jobs kept at most, whatever the rate
+local FAILED_TTL = 31536000  -- RQ's default for failed jobs: a year
+local SPENT_DATA = '["consumers.generate",null,[],{}]'
+
+local call = redis.call
+
+local function rk(run, what) return 'pm:run:' .. run .. ':' .. what end
+local function job_key(id) return 'rq:job:' .. id end
+
+-- A job id is <run>-<unit>; anything else is not ours.
+local function parse(id)
+  local run, unit = string.match(id, '^(.+)%-(%d+)$')
+  if run then return run, tonumber(unit) end
+end
+
+local function now_s()
+  local t = call('TIME')
+  return tonumber(t[1]) + tonumber(t[2]) / 1000000
+end
+
+-- How many units of a run are known to exist: those below are admitted.
+local function admitted(run)
+  local p = call('HMGET', rk(run, 'position'), 'index', 'samples')
+  return (tonumber(p[1]) or 0) * (tonumber(p[2]) or 1)
+end
+
+-- Counter changes are gathered per run and written once at the end of a script.
+local deltas = {}
+local function add(run, field, n)
+  local d = deltas[run]
+  if not d then d = {}; deltas[run] = d end
+  d[field] = (d[field] or 0) + n
+end
+local function flush()
+  for run, fields in pairs(deltas) do
+    for field, n in pairs(fields) do
+      if n ~= 0 then call('HINCRBY', rk(run, 'counts'), field, n) end
+    end
+  end
+end
