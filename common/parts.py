@@ -1,0 +1,193 @@
+"""Reading a run's output back: its manifest, its parts, its dead letters.
+
+Parts are read one at a time, checked against the manifest's SHA-256 before a byte of them is used, and
+decompressed block by block, so memory holds a part as stored, the next one, and one block of text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+import zstandard
+
+from common.errors import ObjectMissingError, RunNotFoundError, StorageError
+from common.records import DeadLetter, Manifest, PartRow, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+
+    from common.storage import Storage
+
+MANIFEST: Final = "manifest.json"
+PROGRESS: Final = "progress.json"
+DEAD_LETTERS: Final = "dead.jsonl"
+PART_NAME: Final = "part-{number:06d}.jsonl.zst"
+
+BLOCK: Final = 1 << 21
+"""Bytes of decompressed text held at a time; a longer line is still read whole."""
+
+T = TypeVar("T")
+
+decode_record: Final[Callable[[bytes], Record]] = msgspec.json.Decoder(Record).decode
+
+
+class OutputError(StorageError):
+    """A run's output is not what its manifest says: an object is missing, damaged or of another content."""
+
+
+def part_name(number: int) -> str:
+    """The object name of part `number`, counted from 0."""
+    return PART_NAME.format(number=number)
+
+
+def read_manifest(storage: Storage) -> Manifest:
+    """Read what the run is and which parts it has.
+
+    Raises:
+        RunNotFoundError: there is no manifest, so no run's output.
+        OutputError: the manifest cannot be understood.
+    """
+    try:
+        data = storage.read(MANIFEST)
+    except ObjectMissingError:
+        raise RunNotFoundError(
+            f"{storage.url} holds no {MANIFEST}: give the folder or prefix of one run, <output>/<run>"
+        ) from None
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OutputError(f"{MANIFEST} in {storage.url} cannot be understood: {error}") from error
+
+
+def iter_dead_letters(storage: Storage) -> Iterator[DeadLetter]:
+    """Yield the run's dead letters; none when it has no `dead.jsonl`.
+
+    Raises:
+        OutputError: a line cannot be understood.
+    """
+    try:
+        data = storage.read(DEAD_LETTERS)
+    except ObjectMissingError:
+        return
+    decode = msgspec.json.Decoder(DeadLetter).decode
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            yield decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            where = f"{DEAD_LETTERS} line {number} in {storage.url}"
+            raise OutputError(f"{where} is not a dead letter: {error}") from error
+
+
+def read_part(storage: Storage, row: PartRow) -> bytes:
+    """Return a part's bytes as stored, checked against the manifest's hash.
+
+    Raises:
+        OutputError: the part is missing, or not the one that the manifest names.
+    """
+    try:
+        data = storage.read(row.key)
+    except ObjectMissingError:
+        raise OutputError(f"{row.key} is in the manifest of {storage.url} but not there") from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != row.sha256:
+        raise OutputError(
+            f"{row.key} in {storage.url} is not the part that the manifest names: "
+            f"its SHA-256 is {found}, the manifest says {row.sha256}"
+        )
+    return data
+
+
+def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
+    """Yield a part's lines in lists of one decompressed block each, without their line ends.
+
+    Raises:
+        OutputError: it is not zstd, or is cut off.
+    """
+    carry = b""
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+            while block := reader.read(BLOCK):
+                lines = (carry + block if carry else block).split(b"\n")
+                carry = lines.pop()
+                if lines:
+                    yield lines
+    except zstandard.ZstdError as error:
+        raise OutputError(f"{name} cannot be decompressed: {error}") from error
+    if carry:
+        raise OutputError(f"{name} is cut off: its last line has no end")
+
+
+def iter_part_lines(storage: Storage, row: PartRow, *, data: bytes | None = None) -> Iterator[bytes]:
+    """Yield one part's raw lines; `data` is the part's bytes where they are at hand, already checked.
+
+    Raises:
+        OutputError: the part is missing, damaged, or has another number of records than the manifest says.
+    """
+    count = 0
+    for lines in iter_lines(read_part(storage, row) if data is None else data, name=row.key):
+        count += len(lines)
+        yield from lines
+    if count != row.records:
+        raise OutputError(
+            f"{row.key} in {storage.url} holds {count} records, the manifest says {row.records}"
+        )
+
+
+def iter_parts(
+    storage: Storage, rows: Iterable[PartRow], *, ahead: int = 1
+) -> Iterator[tuple[PartRow, bytes]]:
+    """Yield the parts' checked bytes in order, with `ahead` more being fetched meanwhile.
+
+    Raises:
+        OutputError: see `read_part`.
+    """
+    waiting: deque[tuple[PartRow, Future[bytes]]] = deque()
+    with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="parts") as pool:
+        try:
+            for row in rows:
+                waiting.append((row, pool.submit(read_part, storage, row)))
+                if len(waiting) > ahead:
+                    first, fetched = waiting.popleft()
+                    yield first, fetched.result()
+            while waiting:
+                first, fetched = waiting.popleft()
+                yield first, fetched.result()
+        finally:
+            for _, fetched in waiting:
+                fetched.cancel()
+
+
+def decode_line(decode: Callable[[bytes], T], line: bytes, *, key: str, number: int) -> T:
+    """Decode one line of a part; `number` counts its lines from 1.
+
+    Raises:
+        OutputError: the line is not what `decode` reads, with the part and the line named.
+    """
+    try:
+        return decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OutputError(f"{key} line {number} is not a record: {error}") from error
+
+
+def iter_part_records(
+    storage: Storage,
+    manifest: Manifest,
+    decode: Callable[[bytes], T] = decode_record,  # type: ignore[assignment] # the default fits T = Record
+) -> Iterator[T]:
+    """Yield every record of a run, part by part, decoded by `decode` (whole records by default).
+
+    A decoder of a smaller struct, `msgspec.json.Decoder(Small).decode`, skips what it does not name.
+
+    Raises:
+        OutputError: a part is missing or damaged, or a line of it is not a record.
+    """
+    for row, data in iter_parts(storage, manifest.parts):
+        for number, line in enumerate(iter_part_lines(storage, row, data=data), 1):
+            yield decode_line(decode, line, key=row.key, number=number)
