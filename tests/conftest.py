@@ -1,0 +1,54 @@
+"""Fixtures that every tier shares: a real Redis-compatible server, an S3 API over HTTP."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+from moto.server import ThreadedMotoServer
+from support.s3 import S3Server
+
+from ops.embedded import EmbeddedRedis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def embedded_redis(tmp_path_factory) -> Iterator[EmbeddedRedis]:
+    """One real server, with its append-only file, for the whole session; `redis_url` empties it."""
+    with EmbeddedRedis(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(embedded_redis: EmbeddedRedis) -> str:
+    """The URL of an empty server; it is started again if the test before killed it."""
+    url = embedded_redis.start()
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+    return url
+
+
+@pytest.fixture(scope="session")
+def _moto() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_server(_moto: str, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """An S3 API over HTTP with one new bucket; boto3's environment names it, for children too."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    server = S3Server(endpoint=_moto, bucket=f"bucket-{uuid.uuid4().hex[:12]}")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    server.client().create_bucket(Bucket=server.bucket)
+    return server
