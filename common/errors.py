@@ -38,7 +38,20 @@ class RunNotFoundError(PromptmillError):
 
 
 class StorageError(PromptmillError):
-    """The output, a folder or an S3 prefix, could not be read or written."""
+    """The output, a folder or an S3 prefix, could not be read or written.
+
+    `transient` says whether waiting can cure it (a full disk, a store that is down) or a person must
+    change something first (credentials, a missing bucket, a read-only folder).
+    """
+
+    def __init__(self, message: str, *, transient: bool = False) -> None:
+        """Keep the sentence and whether the same call may succeed later, unchanged."""
+        super().__init__(message)
+        self.transient = transient
+
+
+class ObjectMissingError(StorageError):
+    """The object that was to be read is not there."""
 
 
 class StorageConflictError(StorageError):

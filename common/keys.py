@@ -8,17 +8,16 @@ The Lua scripts in `common/lua` use the same names (`lib.lua` holds their spelli
 | `pm:runs` | set | names of all runs in this Redis |
 | `pm:active` | set | names of runs that are not finished |
 | `pm:run:<run>:settings` | string | `RunSettings` as JSON, written once |
-| `pm:run:<run>:counts` | hash | accepted, completed, dead, queued, in_flight, stored and tallies of events |
+| `pm:run:<run>:counts` | hash | accepted, completed, dead, queued, in_flight, stored; tallies of events |
 | `pm:run:<run>:position` | hash | how far the input is admitted: index, line, offset, chunk, ended |
 | `pm:run:<run>:done` | bitmap | by unit: 1 when the unit is completed or dead |
 | `pm:run:<run>:results` | stream | completions not yet in a part; field `r` is the record's line |
 | `pm:run:<run>:dead` | hash | unit to `DeadLetter` JSON |
-| `pm:run:<run>:verdicts` | hash | verdict to number of completions |
 | `pm:run:<run>:window` | list | the last verdicts, newest first, as `verdict server id` |
 | `pm:run:<run>:tally` | hash | the window's counts, by `verdict` and by `verdict server` |
 | `pm:run:<run>:paused` | hash | `*` or a server's URL to why it is paused, as JSON |
-| `pm:run:<run>:held` | list | job ids taken off the queue while the run is paused and others are not |
-| `pm:run:<run>:missing` | set | units whose job was deleted from Redis by somebody; the producer admits them again |
+| `pm:run:<run>:held` | list | jobs taken off the queue while their run alone is paused |
+| `pm:run:<run>:missing` | set | units whose job somebody deleted; the producer admits them again |
 | `pm:run:<run>:seal` | string | the part being made: number, first and last stream id, records |
 | `pm:run:<run>:parts` | list | `PartRow` JSON of every committed part, in order |
 | `pm:lease` | string | token of the collector at work, with a time to live |

@@ -38,7 +38,13 @@ end
 
 local function take(id)
   local run, unit = parse(id)
-  if not run or gates[run] == nil then return fail_foreign(id) end
+  if not run then return fail_foreign(id) end
+  if gates[run] == nil then
+    if call('EXISTS', rk(run, 'settings')) == 0 then return fail_foreign(id) end
+    -- A finished run has work again: somebody requeued a dead letter.
+    call('SADD', 'pm:active', run)
+    gates[run] = false
+  end
   if gates[run] then call('RPUSH', rk(run, 'held'), id); return end
   if not known[run] then known[run] = admitted(run) end
   if unit >= known[run] then return fail_foreign(id) end

@@ -12,8 +12,16 @@ for i = 2, #ARGV do
         call('RPUSH', QUEUE, id)
         n = n + 1
       end
+    elseif cjson.decode(call('HGET', rk(run, 'dead'), unit)).reason ~= 'invalid_line' then
+      local letter = cjson.decode(call('HGET', rk(run, 'dead'), unit))
+      call('HDEL', rk(run, 'dead'), unit)
+      call('SETBIT', rk(run, 'done'), unit, 0)
+      call('SADD', rk(run, 'missing'), unit)
+      add(run, 'dead', -1); add(run, 'queued', 1); add(run, 'dead:' .. letter.reason, -1)
+      n = n + 1
     end
   end
 end
+flush()
 if n > 0 then call('SADD', 'pm:active', run) end
 return n

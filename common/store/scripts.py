@@ -1,0 +1,74 @@
+"""The Lua scripts of `common/lua`, loaded from the package and named by file.
+
+A script's file may begin with `#!lua flags=...`; `lib.lua` is put between that line and the body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, NamedTuple
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoScriptError
+
+NAMES: Final = (
+    "adopt",
+    "admit",
+    "balance",
+    "claim",
+    "commit",
+    "create_run",
+    "disown",
+    "finish",
+    "heartbeat",
+    "lease",
+    "pause",
+    "readmit",
+    "reap",
+    "release_lease",
+    "restore",
+    "resume",
+    "revive",
+    "seal",
+)
+
+
+class Script(NamedTuple):
+    """One script: its text as Redis gets it, and the SHA-1 Redis knows it by."""
+
+    name: str
+    text: str
+    sha: str
+
+
+@cache
+def script(name: str) -> Script:
+    """The script of that name."""
+    folder = files("common") / "lua"
+    body = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    library = (folder / "lib.lua").read_text(encoding="utf-8")
+    shebang, _, rest = body.partition("\n")
+    text = f"{shebang}\n{library}\n{rest}"
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def run_script(client: redis.Redis, name: str, args: list[Any]) -> Any:
+    """Run a script, loading it first if this Redis does not know it yet."""
+    wanted = script(name)
+    try:
+        return client.evalsha(wanted.sha, 0, *args)
+    except NoScriptError:
+        return client.eval(wanted.text, 0, *args)
+
+
+async def run_script_async(client: redis.asyncio.Redis, name: str, args: list[Any]) -> Any:
+    """Run a script on an asyncio client, loading it first if this Redis does not know it yet."""
+    wanted = script(name)
+    anyhow: Any = client  # redis-py types the replies of both its clients as one
+    try:
+        return await anyhow.evalsha(wanted.sha, 0, *args)
+    except NoScriptError:
+        return await anyhow.eval(wanted.text, 0, *args)
