@@ -28,6 +28,6 @@ def open_storage(url: str) -> Storage:
         from common.storage.folder import FolderStorage  # noqa: PLC0415 - see above
 
         return FolderStorage(place.path)
-    from common.storage.s3 import S3Storage  # noqa: PLC0415 - see above
+    from common.storage.s3_storage import S3Storage  # noqa: PLC0415 - see above
 
     return S3Storage(place.bucket, place.path)

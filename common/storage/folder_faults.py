@@ -10,12 +10,13 @@ from common.errors import StorageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+_RIGHTS: Final = "Let this user {doing} in {root} (owner, mode), or give another output folder"
 _REMEDIES: Final = {
-    errno.ENOSPC: "The disk of {root} is full: free some space there; what was not written is tried again",
-    errno.EDQUOT: "The quota of {root} is used up: raise it or free some space; what was not written is tried again",
+    errno.ENOSPC: "The disk of {root} is full: free some space there, nothing is lost",
+    errno.EDQUOT: "The quota of {root} is used up: raise it or free some space, nothing is lost",
     errno.EROFS: "{root} is read-only: remount it for writing, or give another output folder",
-    errno.EACCES: "Give this user the right to {doing} in {root} (owner, mode), or give another output folder",
-    errno.EPERM: "Give this user the right to {doing} in {root} (owner, mode), or give another output folder",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
     errno.ENOENT: "The folder {root} is gone: mount or restore it, then start again",
     errno.ENOTDIR: "A file stands where a folder should be: move it away, or give another output folder",
     errno.EEXIST: "A file stands where a folder should be: move it away, or give another output folder",

@@ -33,7 +33,7 @@ def parse_storage_url(url: str) -> Place:
     if not url.strip() or "\0" in url:
         raise UsageError("the output is empty or holds a NUL: give a folder or s3://bucket/prefix")
     if not separator:
-        return Place(None, str(Path(url).expanduser().absolute()))
+        return Place(None, _folder(url))
     if scheme.lower() == "s3":
         return _parse_s3(rest)
     if scheme.lower() == "file":
@@ -42,6 +42,13 @@ def parse_storage_url(url: str) -> Place:
         f"an output of kind {scheme!r}:// is not known: give a folder or s3://bucket/prefix "
         "(for another S3-compatible store, with AWS_ENDPOINT_URL set to its address)"
     )
+
+
+def _folder(path: str) -> str:
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError:
+        raise UsageError(f"the output folder {path} names the home of an unknown user") from None
 
 
 def _parse_s3(rest: str) -> Place:
