@@ -1,0 +1,1 @@
+"""`make demo`: a whole job on embedded parts, so that promptmill can be seen at work with nothing at hand."""
