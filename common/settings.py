@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Final, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from common.errors import UsageError
 from common.records import Fingerprint, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 QUEUE_NAME: Final = "completions"
 DEFAULT_REDIS_URL: Final = "redis://127.0.0.1:6379/0"
@@ -42,12 +46,42 @@ class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 1
 
 
+DEFAULT_POLICY: Final[Mapping[Verdict, OnVerdict]] = MappingProxyType(
+    {
+        Verdict.OK: "keep",
+        # What the model wrote before it was cut is its own text: fit to train a drafter on, and paid for.
+        Verdict.TRUNCATED: "keep",
+        Verdict.TRUNCATED_THINKING: "keep",
+        # A fault of how the server was started: another try gives the same, and the text can be put right.
+        Verdict.PARSER_MISMATCH: "keep",
+        # Chance made these, and chance may mend them.
+        Verdict.EMPTY: "retry",
+        Verdict.NO_ANSWER: "retry",
+        Verdict.LOOPING: "retry",
+        Verdict.BOILERPLATE: "retry",
+        Verdict.ABORTED: "retry",
+        Verdict.BROKEN: "retry",
+    }
+)
+"""What becomes of a completion by its verdict, unless the run's `policy` says otherwise."""
+
+DEFAULT_LIMITS: Final[Mapping[Verdict, float]] = MappingProxyType({Verdict.TRUNCATED: 0.5})
+"""Verdicts whose limit is not the run's `limit`: a cut answer is usable, but half of them cut is an error."""
+
+NEVER_RETRIED: Final = frozenset({Verdict.OK, Verdict.TRUNCATED, Verdict.TRUNCATED_THINKING})
+"""Verdicts that another try under the same token limit would only buy again."""
+
+
 class QualitySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to a completion by its verdict, and when the guard stops the run.
 
-    `policy` names verdicts that differ from the default, which keeps every row and marks it.
-    A verdict is judged over the last `window` completions; it pauses the run when its share is above
-    `limit` and at least `least` completions had it.
+    `policy` names verdicts that differ from `DEFAULT_POLICY`: `keep` stores the row, marked; `retry` asks
+    again with another seed, up to `retries` times, and then makes it a dead letter; `dead` does so at once.
+
+    The guard looks at the last `window` completions as they were judged, retried ones included. It pauses the
+    run when the share of one verdict, or of all bad ones together, is above `limit` and at least `least`
+    completions had it. `limits` gives single verdicts their own limit and takes them out of the sum; 1 means
+    never.
     """
 
     policy: dict[Verdict, OnVerdict] = {}
@@ -101,6 +135,33 @@ def check_run_name(name: str) -> str:
             f"{name!r} cannot name a run: use 1 to 64 letters, digits, '-' and '_', starting with a letter or digit"
         )
     return name
+
+
+def check_quality(settings: QualitySettings) -> QualitySettings:
+    """Return `settings` if they can be followed.
+
+    Raises:
+        UsageError: a policy would retry what a retry cannot change, or a number is out of range.
+    """
+    for verdict, action in settings.policy.items():
+        if verdict is Verdict.OK and action != "keep":
+            raise UsageError(f"the policy for 'ok' is {action!r}: good completions can only be kept")
+        if verdict in NEVER_RETRIED and action == "retry":
+            raise UsageError(
+                f"the policy for '{verdict}' is 'retry', but the same token limit would cut it again: "
+                "raise --max-output-tokens, or choose 'keep' or 'dead'"
+            )
+    for name, share in (("limit", settings.limit), *settings.limits.items()):
+        if not 0 < share <= 1:
+            raise UsageError(f"the guard's limit {share} for '{name}' is not a share above 0 and up to 1")
+    for name, number, lowest in (
+        ("retries", settings.retries, 0),
+        ("window", settings.window, 1),
+        ("least", settings.least, 1),
+    ):
+        if number < lowest:
+            raise UsageError(f"the quality setting '{name}' is {number}; it must be at least {lowest}")
+    return settings
 
 
 def derive_run_name(input_name: str) -> str:
