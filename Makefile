@@ -75,7 +75,7 @@ define install_set
 $(VENV)/.$(1): $(2) pyproject.toml | $(VENV)/bin/python
 	@echo '== installing what $(2) names =='
 	@$$(INSTALL) --require-hashes --requirement $(2)
-	@$$(INSTALL) --no-build-isolation --no-deps --editable .
+	@PYTHONWARNINGS=ignore $$(INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $$@
 endef
 

@@ -169,8 +169,8 @@ def _copy_out(environment: Mapping[str, str]) -> Path:
 
 def _show(folder: Path, seconds: float) -> None:
     parts = sorted(folder.glob("part-*.jsonl.zst"))
-    with zstandard.open(parts[0], "rb") as lines:
-        first = msgspec.json.decode(lines.readline())
+    with zstandard.open(parts[0], "rt", encoding="utf-8", newline="\n") as lines:
+        first = msgspec.json.decode(next(iter(lines)))
     size = sum(part.stat().st_size for part in parts)
     _say(f"done in {seconds:.0f} s: {len(parts)} parts, {size / 1e6:.1f} MB, copied out of S3 to {folder}/")
     answer = " ".join((first["response"]["content"] or "").split())
@@ -178,10 +178,12 @@ def _show(folder: Path, seconds: float) -> None:
     _tell(f"    {answer[:100]}...")
     _say("what to look at next")
     for command, what in (
-        (f"zstdcat {parts[0]} | head -1 | python3 -m json.tool", "a whole record"),
         (f"cat {folder}/manifest.json", "the run's settings, and each part with its hash"),
         (f".venv/bin/ops verify {folder} --input {PROMPTS.relative_to(ROOT)}", "prove it once more"),
-        (f".venv/bin/ops export {folder} data.jsonl --format jsonl", "make a data set of it"),
+        (
+            f".venv/bin/ops export {folder} {FOLDER}/data --format jsonl",
+            "plain JSON lines, to read and to train on",
+        ),
         (".venv/bin/ops run --help", "then with your own prompts and servers; README.md goes on from here"),
     ):
         _tell(f"  {command}\n      {what}")
