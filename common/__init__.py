@@ -2,3 +2,5 @@
 
 Every other package imports from here; nothing here imports any of them.
 """
+
+__version__ = "0.1.0"

@@ -19,7 +19,8 @@ def configure(*, level: str | None = None) -> None:
     number = logging.getLevelNamesMapping().get(chosen, logging.INFO)
     renderer: Any
     if sys.stderr.isatty():
-        renderer = structlog.dev.ConsoleRenderer()
+        # Plain tracebacks: the rich ones print local variables, and with them prompts.
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         exceptions: Any = structlog.processors.StackInfoRenderer()
     else:
         renderer = structlog.processors.JSONRenderer()

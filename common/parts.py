@@ -141,12 +141,22 @@ def iter_part_lines(storage: Storage, row: PartRow, *, data: bytes | None = None
 
 
 def iter_parts(
-    storage: Storage, rows: Iterable[PartRow], *, ahead: int = 1
+    storage: Storage,
+    rows: Iterable[PartRow],
+    *,
+    ahead: int = 1,
+    skip: Callable[[OutputError], None] | None = None,
 ) -> Iterator[tuple[PartRow, bytes]]:
     """Yield the parts' checked bytes in order, with `ahead` more being fetched meanwhile.
 
+    Args:
+        storage: the run's output.
+        rows: the parts to read.
+        ahead: how many are fetched in advance.
+        skip: called with the error of a part that is missing or damaged, which is then left out.
+
     Raises:
-        OutputError: see `read_part`.
+        OutputError: a part is missing or damaged, and there is no `skip`.
     """
     waiting: deque[tuple[PartRow, Future[bytes]]] = deque()
     with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="parts") as pool:
@@ -154,14 +164,25 @@ def iter_parts(
             for row in rows:
                 waiting.append((row, pool.submit(read_part, storage, row)))
                 if len(waiting) > ahead:
-                    first, fetched = waiting.popleft()
-                    yield first, fetched.result()
+                    yield from _fetched(*waiting.popleft(), skip)
             while waiting:
-                first, fetched = waiting.popleft()
-                yield first, fetched.result()
+                yield from _fetched(*waiting.popleft(), skip)
         finally:
             for _, fetched in waiting:
                 fetched.cancel()
+
+
+def _fetched(
+    row: PartRow, future: Future[bytes], skip: Callable[[OutputError], None] | None
+) -> Iterator[tuple[PartRow, bytes]]:
+    try:
+        data = future.result()
+    except OutputError as error:
+        if skip is None:
+            raise
+        skip(error)
+        return
+    yield row, data
 
 
 def decode_line(decode: Callable[[bytes], T], line: bytes, *, key: str, number: int) -> T:

@@ -32,7 +32,7 @@ if kind == 'part' then
       -- Dead here, completed in the output: the record stands.
       add(run, 'dead', -1); add(run, 'completed', 1)
     end
-    if ARGV[i + 3] ~= '' then call('XDEL', rk(run, 'results'), ARGV[i + 3]) end
+    if ARGV[i + 3] ~= '' then drop_result(run, ARGV[i + 3]) end
     units = units + 1
     i = i + 4
   end

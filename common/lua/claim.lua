@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Take up to `count` jobs for one consumer: off the queue, into the started registry, STARTED, in one step.
 -- ARGV: worker, server, count, execution prefix, claim TTL (s), time (ISO), suspects allowed (0/1),
---       results limit, most bytes of a job's data, reason for foreign jobs (RQ result payload), max jobs looked at.
+--       most results waiting, most bytes of them, most bytes of a job's data, reason for foreign jobs (RQ result payload), max jobs looked at.
 -- Returns {state, {id, execution, data, attempts, deaths, tries, ...}, queue length, scheduled}.
 --   state: 'ok', 'suspended', 'paused' (guard), 'full' (results wait for the collector)
 local worker, server, count, prefix = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local ttl, iso, suspects = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
-local results_limit, most_bytes, foreign = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local results_limit, results_bytes = tonumber(ARGV[8]), tonumber(ARGV[9])
+local most_bytes, foreign = tonumber(ARGV[10]), ARGV[11]
 if call('EXISTS', 'rq:suspended') == 1 then return {'suspended', {}, 0, 0} end
 
 -- Which runs may be worked on now.
@@ -16,7 +17,8 @@ for _, run in ipairs(active) do
   local gate = false
   local paused = call('HMGET', rk(run, 'paused'), '*', server)
   if paused[1] or paused[2] then gate = 'paused'
-  elseif call('XLEN', rk(run, 'results')) >= results_limit then gate = 'full' end
+  elseif call('XLEN', rk(run, 'results')) >= results_limit then gate = 'full'
+  elseif tonumber(call('HGET', rk(run, 'counts'), 'waiting_bytes') or '0') >= results_bytes then gate = 'full' end
   gates[run] = gate
   if gate then gate_reason = gate else open = open + 1 end
 end
@@ -113,7 +115,7 @@ for _, run in ipairs(active) do
   end
 end
 local looks = 0
-while taken < count and looks < tonumber(ARGV[11]) do
+while taken < count and looks < tonumber(ARGV[12]) do
   local ids = call('LPOP', QUEUE, count - taken)
   if not ids then break end
   looks = looks + #ids

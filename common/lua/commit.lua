@@ -9,7 +9,10 @@ for _ = 1, 1000000 do
   local entries = call('XRANGE', rk(run, 'results'), first, last, 'COUNT', 1000)
   if #entries == 0 then break end
   local ids = {}
-  for n, entry in ipairs(entries) do ids[n] = entry[1] end
+  for n, entry in ipairs(entries) do
+    ids[n] = entry[1]
+    add(run, 'waiting_bytes', -#entry[2][2])
+  end
   call('XDEL', rk(run, 'results'), unpack(ids))
 end
 call('RPUSH', rk(run, 'parts'), ARGV[3])

@@ -46,6 +46,7 @@ local function complete(id, execution, line, verdict, tokens, name)
     return 0
   end
   call('XADD', rk(run, 'results'), '*', 'r', line)
+  add(run, 'waiting_bytes', #line)
   uncount(run, job[1])
   add(run, 'completed', 1)
   add(run, 'output_tokens', tonumber(tokens))

@@ -46,3 +46,12 @@ local function flush()
     end
   end
 end
+
+-- Take a completion out of the results stream, if it is there.
+local function drop_result(run, stream_id)
+  local entry = call('XRANGE', rk(run, 'results'), stream_id, stream_id)[1]
+  if entry then
+    call('XDEL', rk(run, 'results'), stream_id)
+    add(run, 'waiting_bytes', -#entry[2][2])
+  end
+end

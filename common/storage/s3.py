@@ -139,7 +139,7 @@ class S3Bucket:
         for secret in (frozen.access_key, frozen.secret_key, frozen.token) if frozen else ():
             if secret:
                 text = text.replace(secret, "***")
-        return " ".join(text.split())[:_LONGEST_ANSWER]
+        return " ".join(text.split())[:_LONGEST_ANSWER].rstrip(".: ")
 
 
 def _judge(error: Exception) -> tuple[Fault, str]:
@@ -148,7 +148,7 @@ def _judge(error: Exception) -> tuple[Fault, str]:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         answer = error.response.get("Error", {})
         code, message = answer.get("Code", ""), answer.get("Message", "")
-        return classify(status, code), f"the store answered {status} {code}: {message}".rstrip(": ")
+        return classify(status, code), f"the store answered {status} {code}: {message}"
     kind = type(error).__name__
     if isinstance(error, _CREDENTIAL_FAULTS):
         return Fault.CREDENTIALS, str(error)

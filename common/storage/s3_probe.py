@@ -119,6 +119,7 @@ class _Probe:
             server_at = self._bucket.put(self._key, data, once=once)
             self.latency_s = time.monotonic() - started
             if server_at is not None:
-                self.clock_skew_s = server_at - (sent_at + self.latency_s / 2)
+                # The header counts whole seconds, so half of one is its likeliest rest.
+                self.clock_skew_s = server_at + 0.5 - (sent_at + self.latency_s / 2)
 
         patiently(attempt, self._patience)

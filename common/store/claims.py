@@ -15,6 +15,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError
 
 from common import keys
+from common.jobs import MAX_JOB_BYTES
 from common.records import DeadLetter, DeadReason, Verdict
 from common.settings import RunSettings
 from common.store.connection import translated
@@ -25,8 +26,11 @@ CLAIM_TTL_S: Final = 20
 """A claim without a heartbeat for this long is abandoned; heartbeats come every `HEARTBEAT_S`."""
 
 HEARTBEAT_S: Final = 5.0
-MAX_JOB_BYTES: Final = 48 * 1024 * 1024
 LOOKS_PER_CLAIM: Final = 4096
+
+RESULTS_LIMIT: Final = 20_000
+RESULTS_BYTES: Final = 256 * 1024 * 1024
+"""Completions of one run that may wait for the collector, by number and bytes; then consumers pause."""
 
 _SETTINGS = msgspec.json.Decoder(RunSettings)
 
@@ -102,7 +106,7 @@ class ClaimReply(msgspec.Struct, frozen=True):
 
 
 class FinishReply(msgspec.Struct, frozen=True):
-    """Per item whether it counted, and the guard's window by run, as counts by `verdict` and `verdict server`."""
+    """Per item whether it counted; the guard's window by run: counts by `verdict` and `verdict server`."""
 
     accepted: list[bool]
     windows: dict[str, dict[str, int]]
@@ -111,31 +115,43 @@ class FinishReply(msgspec.Struct, frozen=True):
 class ClaimStore:
     """The asyncio side of the store, for one consumer."""
 
-    def __init__(self, client: redis.asyncio.Redis, *, worker: str, server: str, window: int = 500) -> None:
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        worker: str,
+        server: str,
+        window: int = 500,
+        results_limit: int = RESULTS_LIMIT,
+        results_bytes: int = RESULTS_BYTES,
+    ) -> None:
         """Use `client`, which must not repeat commands by itself (see `async_client`)."""
         self.client: Any = client
         self.worker = worker
         self.server = server
         self.window = window
+        self.results_limit = results_limit
+        self.results_bytes = results_bytes
         self.round_trips = 0
         self._settings: dict[str, RunSettings] = {}
 
     async def exchange(
-        self, ended: list[Ended], *, want: int, prefix: str, suspects: int, results_limit: int
+        self, ended: list[Ended], *, want: int, prefix: str, suspects: int
     ) -> tuple[FinishReply, ClaimReply | None]:
         """End jobs and claim up to `want` new ones in one round trip.
 
         `prefix` must be new for every claim that is not a repetition; it makes execution ids unique.
 
         Raises:
-            RedisUnavailableError: no answer. Ending again is safe; what was claimed is given back by `disown`.
+            RedisUnavailableError: no answer. Ending again is safe; `disown` gives back what was claimed.
         """
         calls: list[tuple[str, list[Any]]] = []
         if ended:
             calls.append(("finish", self._finish_args(ended)))
         if want > 0:
             args: list[Any] = [self.worker, self.server, want, prefix, CLAIM_TTL_S, iso_now(), suspects]
-            calls.append(("claim", [*args, results_limit, MAX_JOB_BYTES, _FOREIGN, LOOKS_PER_CLAIM]))
+            args += (self.results_limit, self.results_bytes, MAX_JOB_BYTES, _FOREIGN, LOOKS_PER_CLAIM)
+            calls.append(("claim", args))
         replies = await self._call(calls)
         finish = _finish_reply(replies.pop(0)) if ended else FinishReply([], {})
         return finish, _claim_reply(replies.pop(0)) if want > 0 else None

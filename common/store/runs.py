@@ -234,7 +234,7 @@ class RunStore:
         self._run("release the collector's place", "release_lease", [token])
 
     def results_waiting(self, run: str) -> tuple[int, float | None]:
-        """How many completions wait for a part, and the age of the oldest in seconds (by the clock of Redis)."""
+        """How many completions wait for a part, and the age of the oldest in seconds, by Redis's clock."""
         key = keys.run_key(run, "results")
         with translated(f"count the results of run {run}"), self.client.pipeline(transaction=True) as pipe:
             pipe.xlen(key)
@@ -336,8 +336,8 @@ class RunStore:
     def balance(self) -> tuple[int, int, int, int, int]:
         """How counters and lists agree.
 
-        Returns (seconds they have disagreed or -1, queued by counters, queued by lists, in flight by counters,
-        in flight by the registry).
+        Returns (seconds they have disagreed or -1, queued by counters, queued by lists, in flight by
+        counters, in flight by the registry).
         """
         found: list[int] = self._run("compare counters and lists", "balance", [])
         return (found[0], found[1], found[2], found[3], found[4])

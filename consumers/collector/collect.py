@@ -1,0 +1,186 @@
+"""The collector's work on one run: parts, the manifest, progress and dead letters.
+
+The order of steps keeps the promises: the range is fixed in Redis and on its disk before the object is made,
+the object is made before the range is let go. A kill between any two steps leaves a seal whose object is made
+again, byte for byte, or found there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+from common.adopt import adopt_part, adopt_parts
+from common.errors import StorageConflictError
+from common.log import get_logger
+from common.parts import DEAD_LETTERS, MANIFEST, part_name
+from common.records import Manifest, PartRow
+from common.settings import RunSettings
+from common.storage import Storage, open_storage
+from common.store.runs import Counts, RunStore, Seal, iso_now
+from consumers.collector.decide import (
+    MAX_PART_BYTES,
+    Pending,
+    Sample,
+    part_bytes,
+    part_due,
+    progress_of,
+    rates,
+    run_over,
+)
+
+PROGRESS: Final = "progress.json"
+PROGRESS_S: Final = 2.0
+MANIFEST_S: Final = 10.0
+RATE_WINDOW_S: Final = 60.0
+DISK_MS: Final = 2000
+
+log = get_logger("collector")
+
+
+class RunCollector:
+    """Collects one run. Only the holder of the lease should; a late one can do no harm."""
+
+    def __init__(self, store: RunStore, settings: RunSettings, token: str, *, flush_s: float) -> None:
+        """Open the run's output.
+
+        Raises:
+            StorageError: the output cannot be used.
+        """
+        self.store = store
+        self.settings = settings
+        self.run = settings.run
+        self.token = token
+        self.flush_s = flush_s
+        self.storage: Storage = open_storage(settings.destination)
+        self.samples: deque[Sample] = deque()
+        self.parts_made = 0
+        self.bytes_made = 0
+        self._rows: list[PartRow] = []
+        self._checked_for: str | None = None
+        self._progress_at = float("-inf")
+        self._manifest_at = float("-inf")
+        self._written: tuple[int, int, int] | None = None
+        self._dead_written: int | None = None
+
+    def step(self, redis_run_id: str) -> bool:
+        """Do what is due; true if there may be more at once.
+
+        Raises:
+            StorageError: the output could not be written; nothing is lost, the step can be repeated.
+            QueueError: Redis could not be asked, or the lease is another's.
+        """
+        if self._checked_for != redis_run_id:
+            # A Redis we have not seen before, or one that restarted and may have lost its last second.
+            adopt_parts(self.store, self.storage, self.run, self.settings.generation.samples)
+            self._checked_for = redis_run_id
+        counts = self.store.counts(self.run)
+        pending = Pending(*self.store.results_waiting(self.run))
+        position = self.store.position(self.run)
+        ended = position is not None and position.ended
+        made = False
+        if part_due(pending, counts, ended=ended, batch_size=self.settings.batch_size, flush_s=self.flush_s):
+            made = self.make_part()
+        over = not made and run_over(pending, counts, ended=ended)
+        self.publish(final=over)
+        if over:
+            self.store.retire(self.run)
+            log.info("run_finished", run=self.run, completed=counts.completed, dead=counts.dead)
+        return made
+
+    def make_part(self) -> bool:
+        """Seal, write and commit one part; false if there was nothing to seal."""
+        number = self.store.part_count(self.run)
+        seal = self.store.seal(
+            self.run, self.token, number, records=self.settings.batch_size, max_bytes=MAX_PART_BYTES
+        )
+        if seal is None:
+            return False
+        # Once the seal is on disk, no loss of Redis's last second can fix another range for this number.
+        self.store.wait_for_disk(DISK_MS)
+        data = part_bytes(self.store.sealed_lines(self.run, seal))
+        name = part_name(seal.number)
+        try:
+            self.storage.create(name, data)
+        except StorageConflictError:
+            log.warning("part_exists_already", run=self.run, part=name, note="taking it over as it is")
+            adopt_part(self.store, self.storage, self.run, seal.number, self.settings.generation.samples)
+            return True
+        self._commit(seal, PartRow(name, seal.records, hashlib.sha256(data).hexdigest()), len(data))
+        return True
+
+    def _commit(self, seal: Seal, row: PartRow, size: int) -> None:
+        if not self.store.commit(self.run, seal, row):
+            log.info("part_committed_by_another", run=self.run, part=row.key)
+            return
+        self.parts_made += 1
+        self.bytes_made += size
+        log.info("part_stored", run=self.run, part=row.key, records=row.records, bytes=size)
+
+    def publish(self, *, final: bool = False) -> None:
+        """Write progress, dead letters and manifest where they are due."""
+        now = time.monotonic()
+        if not final and now - self._progress_at < PROGRESS_S:
+            return
+        counts = self.store.counts(self.run)
+        self._take_sample(now, counts)
+        dead_tally = counts.dead
+        if dead_tally != self._dead_written and (dead_tally or self._dead_written):
+            self._write_dead_letters()
+            self._dead_written = dead_tally
+        state = "finished" if final else self._state()
+        rate, tokens_rate = rates(list(self.samples))
+        progress = progress_of(
+            self.settings, counts, at=iso_now(), state=state, rate=rate, tokens_rate=tokens_rate
+        )
+        self.storage.replace(PROGRESS, msgspec.json.encode(progress))
+        self._progress_at = now
+        written = (counts.stored, counts.completed, counts.dead)
+        if final or (now - self._manifest_at >= MANIFEST_S and written != self._written):
+            self._write_manifest(counts, finished_at=iso_now() if final else None)
+            self._manifest_at, self._written = now, written
+
+    def _state(self) -> str:
+        paused: dict[str, Any] = self.store.paused(self.run)
+        return "paused" if "*" in paused else "running"
+
+    def _take_sample(self, now: float, counts: Counts) -> None:
+        self.samples.append(Sample(now, counts.completed, counts.other.get("output_tokens", 0)))
+        while len(self.samples) > 2 and self.samples[0].at < now - RATE_WINDOW_S:  # noqa: PLR2004  # two points
+            self.samples.popleft()
+
+    def _write_dead_letters(self) -> None:
+        letters = self.store.dead_letters(self.run).values()
+        lines = [msgspec.json.encode(letter) for letter in letters]
+        self.storage.replace(DEAD_LETTERS, b"".join(line + b"\n" for line in lines))
+
+    def _write_manifest(self, counts: Counts, *, finished_at: str | None) -> None:
+        if self.store.part_count(self.run) < len(self._rows):
+            self._rows = []
+        self._rows += self.store.parts(self.run, len(self._rows))
+        manifest = manifest_of(self.settings, self._rows, counts, finished_at=finished_at)
+        self.storage.replace(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+
+def manifest_of(
+    settings: RunSettings, rows: list[PartRow], counts: Counts, *, finished_at: str | None
+) -> Manifest:
+    """The manifest of a run at one moment."""
+    plain: dict[str, Any] = msgspec.to_builtins(settings)
+    source = {"name": settings.input_name, **msgspec.to_builtins(settings.fingerprint)}
+    return Manifest(
+        run=settings.run,
+        created_at=settings.created_at,
+        settings=plain,
+        input=source,
+        parts=rows,
+        verdicts=counts.tally("verdict"),
+        completed=counts.completed,
+        dead=counts.dead,
+        accepted=counts.accepted,
+        finished_at=finished_at,
+    )

@@ -1,0 +1,169 @@
+"""The collector process: holds the lease, serves every active run, looks after what fell out of the lists."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from typing import Final
+
+from common.errors import PromptmillError, QueueError, StorageError
+from common.log import get_logger
+from common.store.claims import CLAIM_TTL_S
+from common.store.connection import RedisUnavailableError
+from common.store.runs import RunStore
+from consumers.collector.collect import RunCollector
+
+LEASE_S: Final = 15.0
+IDLE_S: Final = 0.25
+UPKEEP_S: Final = 5.0
+UNBALANCED_S: Final = 15
+"""Counters and lists must disagree this long before the lists are searched: a moment of it is only a race."""
+
+BACKOFF_MOST_S: Final = 30.0
+RESTORE_CHUNK: Final = 1000
+
+log = get_logger("collector")
+
+
+class Lease:
+    """The collector's lease, kept by a thread so that a slow upload does not lose it."""
+
+    def __init__(self, store: RunStore) -> None:
+        """Use `store`'s Redis through a connection of its own."""
+        self.store = store
+        self.token = uuid.uuid4().hex
+        self.held = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Try for the lease now and go on trying and keeping it."""
+        self._try()
+        self._thread.start()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(LEASE_S / 3):
+            self._try()
+
+    def _try(self) -> None:
+        try:
+            held = self.store.take_lease(self.token, LEASE_S)
+        except QueueError as error:
+            log.warning("lease_unknown", error=str(error))
+            return
+        if held != self.held:
+            log.info("lease_taken" if held else "lease_lost", token=self.token[:8])
+        self.held = held
+
+    def release(self) -> None:
+        """Stop keeping it and let it go."""
+        self._stop.set()
+        self._thread.join(timeout=LEASE_S)
+        with contextlib.suppress(QueueError):
+            self.store.release_lease(self.token)
+
+
+class Collecting:
+    """The loop over runs. `stop` may be called from a signal handler."""
+
+    def __init__(self, store: RunStore, lease: Lease, *, flush_s: float, until_idle: bool = False) -> None:
+        """Serve all runs of `store`; with `until_idle`, end when none is active."""
+        self.store = store
+        self.lease = lease
+        self.flush_s = flush_s
+        self.until_idle = until_idle
+        self.runs: dict[str, RunCollector] = {}
+        self._stop = threading.Event()
+        self._upkeep_at = float("-inf")
+        self._blocked: dict[str, tuple[float, float]] = {}
+
+    def stop(self) -> None:
+        """End after the step at hand."""
+        self._stop.set()
+
+    def loop(self) -> None:
+        """Serve until stopped."""
+        backoff = 0.5
+        while not self._stop.is_set():
+            if not self.lease.held:
+                self.runs.clear()
+                self._stop.wait(1.0)
+                continue
+            try:
+                busy = self.round()
+                backoff = 0.5
+            except QueueError as error:
+                log.warning("redis_unavailable", error=str(error), retry_in_s=backoff)
+                self._stop.wait(backoff)
+                backoff = min(backoff * 2, BACKOFF_MOST_S / 4)
+                continue
+            if not busy:
+                if self.until_idle and not self.store.runs(active=True):
+                    return
+                self._stop.wait(IDLE_S)
+
+    def round(self) -> bool:
+        """One step of every active run; true if any has more to do."""
+        self._upkeep()
+        active = self.store.runs(active=True)
+        for gone in set(self.runs) - set(active):
+            del self.runs[gone]
+        if not active:
+            return False
+        redis_run_id = self.store.server_run_id()
+        busy = False
+        for run in active:
+            busy |= self._step(run, redis_run_id)
+        return busy
+
+    def _step(self, run: str, redis_run_id: str) -> bool:
+        until, delay = self._blocked.get(run, (0.0, 0.5))
+        if time.monotonic() < until:
+            return False
+        try:
+            if run not in self.runs:
+                settings = self.store.settings(run)
+                self.runs[run] = RunCollector(self.store, settings, self.lease.token, flush_s=self.flush_s)
+            busy = self.runs[run].step(redis_run_id)
+        except StorageError as error:
+            emit = log.warning if error.transient else log.error
+            emit(
+                "storage_failing",
+                run=run,
+                error=str(error),
+                retry_in_s=delay,
+                note="completions wait in Redis",
+            )
+            self._blocked[run] = (time.monotonic() + delay, min(delay * 2, BACKOFF_MOST_S))
+            return False
+        except RedisUnavailableError:
+            raise
+        except PromptmillError as error:
+            log.error("run_step_failed", run=run, error=str(error), retry_in_s=delay)
+            self.runs.pop(run, None)
+            self._blocked[run] = (time.monotonic() + delay, min(delay * 2, BACKOFF_MOST_S))
+            return False
+        if self._blocked.pop(run, None):
+            log.info("storage_works_again", run=run)
+        return busy
+
+    def _upkeep(self) -> None:
+        now = time.monotonic()
+        if now - self._upkeep_at < UPKEEP_S:
+            return
+        self._upkeep_at = now
+        if back := self.store.reap(CLAIM_TTL_S):
+            log.warning("abandoned_jobs_requeued", jobs=back)
+        since, queued, listed, flying, started = self.store.balance()
+        if since < UNBALANCED_S:
+            return
+        log.warning(
+            "counters_and_lists_disagree", queued=queued, listed=listed, in_flight=flying, started=started
+        )
+        for run in self.store.runs(active=True):
+            lost = self.store.find_lost(run)
+            for at in range(0, len(lost), RESTORE_CHUNK):
+                back = self.store.restore(run, lost[at : at + RESTORE_CHUNK])
+                log.warning("lost_jobs_requeued", run=run, jobs=back)

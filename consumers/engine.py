@@ -1,0 +1,228 @@
+"""The heart of a consumer: keeps N jobs in flight, and exchanges ended ones for new ones in batches.
+
+One exchange with Redis is under way at a time. While it is, jobs go on ending, so the busier the consumer,
+the more jobs share a round trip; an idle one waits for its next look at the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from common.errors import QueueError
+from common.log import get_logger
+from common.store.claims import Again, Claim, ClaimReply, ClaimStore, Ended, HandedBack, Outcome
+
+POLL_LEAST_S: Final = 0.05
+POLL_MOST_S: Final = 1.0
+SUSPECT_DEATHS: Final = 2
+REDIS_BACKOFF_S: Final = 0.25
+REDIS_BACKOFF_MOST_S: Final = 5.0
+FLUSH_S: Final = 5.0
+
+log = get_logger("consumer")
+
+
+class Gate(Protocol):
+    """What decides whether, and how many, jobs may be taken."""
+
+    @property
+    def limit(self) -> int:
+        """Jobs in flight at most now; 0 while the server takes none."""
+        ...
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """When the engine ends by itself: RQ's `--burst`, `--max-jobs` and `--max-idle-time`."""
+
+    burst: bool = False
+    max_jobs: int | None = None
+    max_idle_s: float | None = None
+
+
+class Engine:
+    """Runs claims until told to stop. Everything happens on one asyncio loop."""
+
+    def __init__(
+        self,
+        store: ClaimStore,
+        gate: Gate,
+        perform: Callable[[Claim], Awaitable[Outcome]],
+        *,
+        limits: Limits = Limits(),
+        on_windows: Callable[[dict[str, dict[str, int]]], Awaitable[None]] | None = None,
+    ) -> None:
+        """Use `perform` to turn a claim into its outcome; it may be cancelled at any await."""
+        self.store = store
+        self.gate = gate
+        self.perform = perform
+        self.limits = limits
+        self.on_windows = on_windows
+        self.held: dict[str, Claim] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.state = "starting"
+        self.ended_well = 0
+        self.ended_badly = 0
+        self.started = 0
+        self._ended: list[Ended] = []
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._resync = False
+        self._poll = POLL_LEAST_S
+        self._next_claim = 0.0
+        self._idle_since = time.monotonic()
+        self._queue_empty = False
+
+    # Control
+
+    def wake(self) -> None:
+        """Look again: a slot or the gate has changed."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Take no more jobs; `run` returns when those in flight have ended."""
+        self._stopping = True
+        self.state = "draining"
+        self.wake()
+
+    def hand_back(self, *, death: bool = False) -> int:
+        """Cancel every job in flight; they go back to the head of the queue. Returns how many."""
+        for task in self.tasks.values():
+            task.cancel("death" if death else None)
+        return len(self.tasks)
+
+    def cancel(self, job: str) -> bool:
+        """Hand one job back."""
+        found = [e for e, claim in self.held.items() if claim.job == job and e in self.tasks]
+        for execution in found:
+            self.tasks[execution].cancel()
+        return bool(found)
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs being worked on."""
+        return len(self.tasks)
+
+    # The loop
+
+    async def run(self) -> None:
+        """Work until drained or a limit is reached, then tell Redis of all that ended."""
+        backoff = REDIS_BACKOFF_S
+        while True:
+            want = self._want()
+            if not self._ended and want <= 0:
+                if self._over():
+                    return
+                await self._wait()
+                continue
+            # Let every job that can end in this turn of the loop share the round trip.
+            await asyncio.sleep(0)
+            try:
+                await self._exchange(want)
+                backoff = REDIS_BACKOFF_S
+            except QueueError as error:
+                self._resync = True
+                log.warning("redis_unavailable", error=str(error), retry_in_s=backoff, held=len(self.held))
+                if self._stopping and not self.tasks and backoff >= FLUSH_S:
+                    log.error("results_not_delivered", jobs=len(self._ended), note="they will run again")
+                    return
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, REDIS_BACKOFF_MOST_S)
+
+    async def _exchange(self, want: int) -> None:
+        if self._resync:
+            # The answer to a claim may have been lost: what we do not know of goes back.
+            await self.store.disown(list(self.held.values()))
+            self._resync = False
+        ended, self._ended = self._ended, []
+        suspects = 0 if any(claim.deaths >= SUSPECT_DEATHS for claim in self.held.values()) else 1
+        try:
+            finish, reply = await self.store.exchange(
+                ended, want=want, prefix=uuid.uuid4().hex, suspects=suspects
+            )
+        except BaseException:
+            self._ended = ended + self._ended
+            raise
+        for item, counted in zip(ended, finish.accepted, strict=True):
+            self.held.pop(item.claim.execution, None)
+            if not counted:
+                log.info("late_result_dropped", job=item.claim.job)
+        if finish.windows and self.on_windows:
+            await self.on_windows(finish.windows)
+        if reply is not None:
+            self._start(reply, want)
+
+    def _start(self, reply: ClaimReply, want: int) -> None:
+        for claim in reply.claims:
+            self.held[claim.execution] = claim
+            self.started += 1
+            task = asyncio.create_task(self._work(claim))
+            self.tasks[claim.execution] = task
+        now = time.monotonic()
+        self._queue_empty = (
+            reply.state == "ok" and not reply.claims and not reply.queued and not reply.scheduled
+        )
+        if not self._stopping:
+            self.state = "working" if reply.state == "ok" else reply.state
+        if len(reply.claims) >= want:
+            self._poll = POLL_LEAST_S
+            self._next_claim = now
+        else:
+            # The queue is short, or the run is paused: look again soon, then less often.
+            self._poll = POLL_LEAST_S if reply.claims else min(self._poll * 2, POLL_MOST_S)
+            self._next_claim = now + self._poll
+        if self.tasks:
+            self._idle_since = now
+
+    def _want(self) -> int:
+        if self._stopping or time.monotonic() < self._next_claim:
+            return 0
+        want = self.gate.limit - len(self.held)
+        if self.limits.max_jobs is not None:
+            want = min(want, self.limits.max_jobs - self.started)
+        return want
+
+    def _over(self) -> bool:
+        if self.held:
+            return False
+        if self._stopping:
+            return True
+        limits = self.limits
+        if limits.max_jobs is not None and self.started >= limits.max_jobs:
+            return True
+        if limits.burst and (self._queue_empty or self.state in ("suspended", "paused")):
+            return True
+        idle = time.monotonic() - self._idle_since
+        return limits.max_idle_s is not None and idle >= limits.max_idle_s
+
+    async def _wait(self) -> None:
+        pause = self._next_claim - time.monotonic()
+        timeout = min(max(pause, 0.001), POLL_MOST_S) if pause > 0 else POLL_MOST_S
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        self._wake.clear()
+
+    # One job
+
+    async def _work(self, claim: Claim) -> None:
+        outcome: Outcome
+        try:
+            outcome = await self.perform(claim)
+        except asyncio.CancelledError as cancelled:
+            outcome = HandedBack(death=bool(cancelled.args) and cancelled.args[0] == "death")
+        except Exception as error:  # a fault of ours must not lose the job
+            log.exception("job_fault", job=claim.job, error_type=type(error).__name__)
+            outcome = Again(5.0, claim.attempts + 1, claim.tries)
+        self.tasks.pop(claim.execution, None)
+        self._ended.append(Ended(claim, outcome))
+        if isinstance(outcome, (Again, HandedBack)):
+            self.ended_badly += 1
+        else:
+            self.ended_well += 1
+        self._wake.set()
