@@ -16,6 +16,7 @@ The Lua scripts in `common/lua` use the same names (`lib.lua` holds their spelli
 | `pm:run:<run>:window` | list | the last verdicts, newest first, as `verdict server id` |
 | `pm:run:<run>:tally` | hash | the window's counts, by `verdict` and by `verdict server` |
 | `pm:run:<run>:paused` | hash | `*` or a server's URL to why it is paused, as JSON |
+| `pm:run:<run>:accepted` | set | verdicts that the guard was told to accept |
 | `pm:run:<run>:held` | list | jobs taken off the queue while their run alone is paused |
 | `pm:run:<run>:missing` | set | units whose job somebody deleted; the producer admits them again |
 | `pm:run:<run>:seal` | string | the part being made: number, first and last stream id, records |

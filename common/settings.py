@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -132,7 +133,7 @@ def check_run_name(name: str) -> str:
     """
     if not RUN_NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot name a run: use 1 to 64 letters, digits, '-' and '_', starting with a letter or digit"
+            f"{name!r} cannot name a run: use 1 to 64 letters, digits, '-' and '_', first a letter or digit"
         )
     return name
 
@@ -166,7 +167,7 @@ def check_quality(settings: QualitySettings) -> QualitySettings:
 
 def derive_run_name(input_name: str) -> str:
     """Make a run name from an input's file name: `My prompts.jsonl.gz` becomes `My-prompts`."""
-    base = os.path.basename(input_name)
+    base = PurePath(input_name).name
     for suffix in (".gz", ".zst", ".jsonl", ".json", ".ndjson"):
         base = base.removesuffix(suffix)
     cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", base).strip("-_")[:64]

@@ -22,8 +22,8 @@ def generate(**_: Any) -> NoReturn:
         RuntimeError: always, with the command that was meant.
     """
     raise RuntimeError(
-        "this is a promptmill job and a stock RQ worker cannot run it: "
-        "start consumers with RQ_WORKER_CLASS=consumers.GenerationWorker SGLANG_URL=http://... rq worker completions"
+        "this is a promptmill job and a stock RQ worker cannot run it: start consumers with "
+        "RQ_WORKER_CLASS=consumers.GenerationWorker SGLANG_URL=http://... rq worker completions"
     )
 
 

@@ -55,7 +55,7 @@ class Engine:
         gate: Gate,
         perform: Callable[[Claim], Awaitable[Outcome]],
         *,
-        limits: Limits = Limits(),
+        limits: Limits = Limits(),  # noqa: B008  # frozen
         on_windows: Callable[[dict[str, dict[str, int]]], Awaitable[None]] | None = None,
     ) -> None:
         """Use `perform` to turn a claim into its outcome; it may be cancelled at any await."""
@@ -130,7 +130,8 @@ class Engine:
                 self._resync = True
                 log.warning("redis_unavailable", error=str(error), retry_in_s=backoff, held=len(self.held))
                 if self._stopping and not self.tasks and backoff >= FLUSH_S:
-                    log.error("results_not_delivered", jobs=len(self._ended), note="they will run again")
+                    # The error itself was logged above.
+                    log.error("results_not_delivered", jobs=len(self._ended), note="they run again")  # noqa: TRY400
                     return
                 await asyncio.sleep(backoff)
                 backoff = min(backoff * 2, REDIS_BACKOFF_MOST_S)

@@ -1,14 +1,18 @@
 """Watches the verdicts of the last completions, and pauses a run or a server when they go bad.
 
-What counts as bad is decided by the pure `quality.guard.check`; this reads the window that Redis keeps for all
-consumers together, and writes the pause that stops them all.
+What counts as bad is decided by the pure `quality.guard.check`; this reads the window that Redis keeps for
+all consumers together, and writes the pause that stops them all.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+import msgspec
+
 from common.log import get_logger
+from common.records import Verdict
+from common.settings import QualitySettings
 from common.store.claims import ClaimStore
 from common.store.runs import iso_now
 from consumers.quality.guard import PauseServer, check
@@ -31,6 +35,8 @@ class Guarding:
                 continue
             overall, by_server = split_tally(tally)
             found = check(overall, by_server, settings)
+            if found is not None and (accepted := await self.store.accepted(run)):
+                found = check(overall, by_server, accepting(settings, accepted))
             if found is None:
                 continue
             scope = found.server if isinstance(found, PauseServer) else "*"
@@ -46,6 +52,12 @@ class Guarding:
                 log.error(
                     "run_paused_by_guard", run=run, scope=scope, sentence=found.sentence, samples=samples
                 )
+
+
+def accepting(settings: QualitySettings, verdicts: set[str]) -> QualitySettings:
+    """The settings with these verdicts never a reason to pause."""
+    limits = {**settings.limits, **{Verdict(verdict): 1.0 for verdict in verdicts}}
+    return msgspec.structs.replace(settings, limits=limits)
 
 
 def split_tally(tally: dict[str, int]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:

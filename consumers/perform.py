@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-import zlib
 from typing import Final
 
 import msgspec
@@ -28,7 +27,8 @@ from consumers.client.turns import history_for, turns_to_generate
 from consumers.figures import Figures
 from consumers.gate import ServerGate
 from consumers.quality.boilerplate import RecentAnswers
-from consumers.ruling import Kept, RetriedWithSeed, judge_completion
+from consumers.quality.policy import retry_seed
+from consumers.quality.verdict import Judgement, judge
 
 LAST_ERROR_CHARS: Final = 2000
 
@@ -55,16 +55,19 @@ class Performer:
         samples = settings.generation.samples
         try:
             prompt = decode_job(claim.data)
-            if prompt.index * samples + prompt.sample != unit:
-                raise ForgedJobError(f"the job's prompt is index {prompt.index}, its id says unit {unit}")
         except ForgedJobError as error:
             log.warning("forged_job", job=claim.job)
             return forged(claim, unit // samples, str(error))
+        if unit_of(prompt, settings) != unit:
+            log.warning("forged_job", job=claim.job)
+            return forged(
+                claim, unit // samples, f"the job holds prompt {prompt.index}, its id says unit {unit}"
+            )
         if claim.deaths >= settings.consumer.max_deaths:
-            words = f"{claim.deaths} consumers or servers died while they held this prompt; it was not tried again"
+            words = f"{claim.deaths} consumers or servers died while they held this prompt"
             return self._dead(prompt, claim, DeadReason.KILLED_CONSUMERS, words)
         if claim.attempts >= settings.consumer.max_attempts:
-            words = f"{claim.attempts} attempts failed inside the consumer; its log has the reason (event job_fault)"
+            words = f"{claim.attempts} attempts failed inside the consumer; see event job_fault in its log"
             return self._dead(prompt, claim, DeadReason.SERVER_FAULT, words)
         return await self._generate(claim, settings, prompt)
 
@@ -76,36 +79,34 @@ class Performer:
         started_at, begun = iso_now(), time.perf_counter()
         answers: dict[int, Response] = {}
         turns: list[Turn] = []
-        seed = seed_for(claim.job, claim.tries) if claim.tries else None
+        # The seed that the policy gave when it asked for another try is the same whenever it is asked again.
+        seed = retry_seed(unit_of(prompt, settings), claim.tries) if claim.tries else None
         for position in positions:
             history = history_for(prompt.messages, position, answers)
             request = build_request(prompt, settings.generation, self.gate.info, messages=history, seed=seed)
             result = await self.client.generate(request, settings.consumer.request_timeout)
             if isinstance(result, Failure):
                 return await self._failed(prompt, claim, settings, result)
-            repeats = self._repeats(settings.run, result.response, request.thinking)
-            ruling = judge_completion(
-                result,
-                request,
-                info=self.gate.info,
-                settings=settings.quality,
-                tries=claim.tries,
-                repeats=repeats,
-                job=claim.job,
+            judgement = self._judge(settings.run, request, result)
+            verdict = judgement.verdict
+            decision = apply(
+                verdict,
+                claim.tries + 1,
+                settings.quality,
+                unit=unit_of(prompt, settings),
+                sampled=(request.params.get("temperature") or 0) > 0,
             )
-            if isinstance(ruling, RetriedWithSeed):
-                log.info("verdict_retry", job=claim.job, verdict=ruling.verdict.value, tries=claim.tries + 1)
-                return Again(0.0, claim.attempts, claim.tries + 1)
-            if not isinstance(ruling, Kept):
-                words = f"verdict {ruling.verdict.value}: {ruling.detail}"
-                return self._dead(prompt, claim, DeadReason.REJECTED, words)
+            if isinstance(decision, RetryWithSeed):
+                log.info("verdict_retry", job=claim.job, verdict=verdict.value, tries=claim.tries + 1)
+                return Again(0.0, claim.attempts, claim.tries + 1, verdict, prompt.id)
+            if not isinstance(decision, Keep):
+                words = f"verdict {verdict.value}: {judgement.detail}"
+                return self._dead(prompt, claim, DeadReason.REJECTED, words, verdict=verdict)
             answers[position] = result.response
             if position != positions[-1]:
-                turns.append(
-                    Turn(position, result.response, result.finish_reason, result.usage, ruling.verdict)
-                )
+                turns.append(Turn(position, result.response, result.finish_reason, result.usage, verdict))
                 continue
-            record = self._record(claim, settings, prompt, request, result, ruling.verdict, turns)
+            record = self._record(claim, settings, prompt, request, result, verdict=verdict, turns=turns)
             latency = time.perf_counter() - begun
             line = msgspec.json.encode(
                 msgspec.structs.replace(record, started_at=started_at, latency_s=round(latency, 4))
@@ -113,8 +114,8 @@ class Performer:
             tokens = sum(t.usage.completion_tokens or 0 for t in turns) + (
                 result.usage.completion_tokens or 0
             )
-            self.figures.completed(ruling.verdict, tokens, latency, result.speculation)
-            return Completed(line, ruling.verdict, tokens, prompt.id)
+            self.figures.completed(verdict, tokens, latency, result.speculation)
+            return Completed(line, verdict, tokens, prompt.id)
         raise AssertionError("the last position returns")
 
     def _record(
@@ -124,6 +125,7 @@ class Performer:
         prompt: PromptJob,
         request: ChatRequest,
         result: Success,
+        *,
         verdict: Verdict,
         turns: list[Turn],
     ) -> Record:
@@ -184,7 +186,14 @@ class Performer:
         return Again(decision.after_s, claim.attempts + int(decision.spends_attempt), claim.tries)
 
     def _dead(
-        self, prompt: PromptJob, claim: Claim, reason: DeadReason, words: str, *, spent: int = 0
+        self,
+        prompt: PromptJob,
+        claim: Claim,
+        reason: DeadReason,
+        words: str,
+        *,
+        spent: int = 0,
+        verdict: Verdict | None = None,
     ) -> Dead:
         self.figures.buried(reason.value)
         log.warning("dead_letter", job=claim.job, reason=reason.value, server=self.client.url)
@@ -198,16 +207,28 @@ class Performer:
                 sample=prompt.sample,
                 server=self.client.url,
                 at=iso_now(),
-            )
+            ),
+            verdict,
         )
 
-    def _repeats(self, run: str, response: Response, thinking: bool) -> int:  # noqa: FBT001  # private
+    def _judge(self, run: str, request: ChatRequest, result: Success) -> Judgement:
         recent = self.recent.get(run)
         if recent is None:
             recent = self.recent[run] = RecentAnswers()
-        return recent.see(response, thinking=thinking)
+        drafts = self.gate.info.draft_tokens
+        return judge(
+            result.response,
+            result.finish_reason,
+            result.usage,
+            thinking=request.thinking,
+            max_tokens=request.params.get("max_output_tokens"),
+            repeats=recent.see(result.response, request.messages),
+            matched_stop=result.matched_stop,
+            speculation=result.speculation,
+            accept_max=float(drafts) if drafts else None,
+        )
 
 
-def seed_for(job: str, tries: int) -> int:
-    """A seed that differs for every try of a job, and is the same whenever that try is made again."""
-    return zlib.crc32(f"{job}/{tries}".encode()) % 2**31
+def unit_of(prompt: PromptJob, settings: RunSettings) -> int:
+    """The number of a prompt's sample among all of the run's."""
+    return prompt.index * settings.generation.samples + prompt.sample

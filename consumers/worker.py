@@ -55,15 +55,15 @@ class GenerationWorker(BaseWorker):
         """What RQ stores of a worker, and our mark: workers without it are strangers to this queue."""
         return {**super().serialize(), "promptmill": __version__}
 
-    def work(
+    def work(  # noqa: PLR0917  # RQ's own signature
         self,
-        burst: bool = False,
+        burst: bool = False,  # noqa: FBT001, FBT002  # as above
         logging_level: str | None = None,
         date_format: str = "%H:%M:%S",
         log_format: str = "%(asctime)s %(message)s",
         max_jobs: int | None = None,
         max_idle_time: int | None = None,
-        with_scheduler: bool = False,
+        with_scheduler: bool = False,  # noqa: FBT001, FBT002  # as above
         dequeue_strategy: Any = None,
     ) -> bool:
         """Work until told to stop; true if any job was done. Arguments are RQ's.
@@ -189,7 +189,7 @@ class GenerationWorker(BaseWorker):
     def _register_again(self) -> None:
         """Make this worker known to a Redis that lost it."""
         log.warning("worker_unknown_to_redis", worker=self.name, note="registering again")
-        self.register_birth()
+        self.register_birth()  # type: ignore[no-untyped-call]  # RQ has no types here
 
     def _send_strangers_away(self, runs: RunStore) -> None:
         """Shut down stock workers on our queue: they cannot run its jobs, and would only turn them over."""
@@ -209,12 +209,12 @@ class GenerationWorker(BaseWorker):
         if payload.get("command") in ("stop-job", "stop-execution") and self._loop and self._engine:
             self._loop.call_soon_threadsafe(self._engine.cancel, payload.get("job_id", ""))
             return
-        super().handle_payload(message)
+        super().handle_payload(message)  # type: ignore[no-untyped-call]  # RQ has no types here
 
     def _say_goodbye(self) -> None:
         try:
-            self.register_death()
-            self.unsubscribe()
+            self.register_death()  # type: ignore[no-untyped-call]  # RQ has no types here
+            self.unsubscribe()  # type: ignore[no-untyped-call]  # RQ has no types here
         except redis.exceptions.RedisError as error:
             log.warning("farewell_failed", worker=self.name, error=str(error)[:200])
 

@@ -2,8 +2,8 @@
 -- End many claims of one consumer in one step, each in one of four ways.
 -- ARGV: worker, server, time (ISO), window length, number of items, then per item:
 --   id, execution, 'ok',      record line, verdict, output tokens, prompt id
---   id, execution, 'dead',    letter JSON, reason, RQ result payload
---   id, execution, 'retry',   delay (s), attempts, tries
+--   id, execution, 'dead',    letter JSON, reason, RQ result payload, verdict or '', prompt id
+--   id, execution, 'retry',   delay (s), attempts, tries, verdict or '', prompt id
 --   id, execution, 'release', 1 when this counts as a death of its server, else 0
 -- Returns one number per item: 1 done, 0 came too late (somebody else's result stands, or the claim is gone),
 -- then per run that got completions: the run, its window's tally as a flat list.
@@ -33,6 +33,14 @@ local function uncount(run, owner)
   if owner and owner ~= '' then add(run, 'in_flight', -1) else add(run, 'queued', -1) end
 end
 
+-- The guard's window has every completion as it was judged, also those that are made again or rejected.
+local function judged(run, verdict, name)
+  if verdict == '' then return end
+  local list = verdicts[run]
+  if not list then list = {}; verdicts[run] = list end
+  list[#list + 1] = verdict .. ' ' .. server .. ' ' .. name
+end
+
 local function complete(id, execution, line, verdict, tokens, name)
   local run, unit = parse(id)
   local limit = run and active(run)
@@ -54,9 +62,8 @@ local function complete(id, execution, line, verdict, tokens, name)
   call('EXPIRE', key, FINISHED_TTL)
   finished[#finished + 1] = now + FINISHED_TTL
   finished[#finished + 1] = id
-  local list = verdicts[run]
-  if not list then list = {}; verdicts[run] = list end
-  list[#list + 1] = verdict .. ' ' .. server .. ' ' .. name
+  add(run, 'verdict:' .. verdict, 1)
+  judged(run, verdict, name)
   return 1
 end
 
@@ -67,7 +74,7 @@ local function owned(id, execution)
   return run, unit
 end
 
-local function bury(id, execution, letter, reason, result)
+local function bury(id, execution, letter, reason, result, verdict, name)
   local run, unit = owned(id, execution)
   drop_claim(id, execution)
   if not run or call('SETBIT', rk(run, 'done'), unit, 1) == 1 then return 0 end
@@ -79,16 +86,18 @@ local function bury(id, execution, letter, reason, result)
   call('XADD', 'rq:results:' .. id, 'MAXLEN', '~', 10, '*', 'type', 2, 'created_at', math.floor(now),
     'exc_string', result, 'worker_name', worker)
   call('EXPIRE', 'rq:results:' .. id, FAILED_TTL)
+  judged(run, verdict, name)
   return 1
 end
 
-local function retry(id, execution, delay, attempts, tries)
+local function retry(id, execution, delay, attempts, tries, verdict, name)
   local run = owned(id, execution)
   drop_claim(id, execution)
   if not run then return 0 end
   call('HSET', job_key(id), 'status', 'scheduled', 'owner', '', 'attempts', attempts, 'tries', tries)
   call('ZADD', SCHEDULED, now + tonumber(delay), id)
   add(run, 'in_flight', -1); add(run, 'queued', 1); add(run, 'retries', 1)
+  judged(run, verdict, name)
   return 1
 end
 
@@ -109,11 +118,11 @@ for n = 1, items do
     replies[n] = complete(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
     i = i + 7
   elseif kind == 'dead' then
-    replies[n] = bury(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
-    i = i + 6
+    replies[n] = bury(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7])
+    i = i + 8
   elseif kind == 'retry' then
-    replies[n] = retry(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5])
-    i = i + 6
+    replies[n] = retry(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7])
+    i = i + 8
   else
     replies[n] = release(id, execution, ARGV[i + 3])
     i = i + 4
@@ -147,10 +156,7 @@ for run, list in pairs(verdicts) do
     local both = verdict .. ' ' .. at
     change[both] = (change[both] or 0) + by
   end
-  for _, entry in ipairs(list) do
-    count(entry, 1)
-    add(run, 'verdict:' .. string.match(entry, '^%S+'), 1)
-  end
+  for _, entry in ipairs(list) do count(entry, 1) end
   for first = 1, #list, 4000 do
     call('LPUSH', window_key, unpack(list, first, math.min(first + 3999, #list)))
   end

@@ -67,17 +67,23 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Dead(msgspec.Struct, frozen=True):
-    """A job ended as a dead letter."""
+    """A job ended as a dead letter; `verdict` where a completion was judged and rejected."""
 
     letter: DeadLetter
+    verdict: Verdict | None = None
 
 
 class Again(msgspec.Struct, frozen=True):
-    """A job is to run again after `delay_s`, with these counts of failed attempts and of quality retries."""
+    """A job is to run again after `delay_s`, with these counts of failed attempts and of quality retries.
+
+    `verdict` and `id` where a completion was judged and is made again.
+    """
 
     delay_s: float
     attempts: int
     tries: int
+    verdict: Verdict | None = None
+    id: str = ""
 
 
 class HandedBack(msgspec.Struct, frozen=True):
@@ -182,8 +188,10 @@ class ClaimStore:
                     letter = outcome.letter
                     text = f"{letter.reason.value}: {letter.last_error}"
                     args += ("dead", msgspec.json.encode(letter), letter.reason.value, rq_failure(text))
+                    args += (outcome.verdict or "", letter.id)
                 case Again():
                     args += ("retry", f"{outcome.delay_s:.3f}", outcome.attempts, outcome.tries)
+                    args += (outcome.verdict or "", outcome.id)
                 case HandedBack():
                     args += ("release", int(outcome.death))
         return args
@@ -241,6 +249,11 @@ class ClaimStore:
             return bool(
                 await run_script_async(self.client, "pause", [run, scope, msgspec.json.encode(reason)])
             )
+
+    async def accepted(self, run: str) -> set[str]:
+        """Verdicts that somebody told the guard to accept."""
+        with translated(f"read what the guard of run {run} accepts"):
+            return {verdict.decode() for verdict in await self.client.smembers(keys.run_key(run, "accepted"))}
 
     async def samples(self, run: str, verdict: str, most: int = 3) -> list[str]:
         """Ids of the latest prompts that got this verdict."""

@@ -377,15 +377,20 @@ class RunStore:
             raw: dict[bytes, bytes] = self.client.hgetall(keys.run_key(run, "paused"))
         return {k.decode(): msgspec.json.decode(v) for k, v in raw.items()}
 
-    def resume(self, run: str) -> int:
-        """Lift every pause of a run and forget the guard's window."""
-        return int(self._run(f"resume run {run}", "resume", [run]))
+    def resume(self, run: str, accept: Iterable[str] = ()) -> int:
+        """Lift every pause of a run and forget the guard's window; `accept` verdicts never pause it again."""
+        return int(self._run(f"resume run {run}", "resume", [run, *accept]))
 
     def revive(self, run: str, units: Iterable[int]) -> int:
         """Queue dead letters again; returns how many could be."""
         return int(self._run(f"retry dead letters of run {run}", "revive", [run, *units]))
 
     # Watching
+
+    def shut_down_worker(self, name: str) -> None:
+        """Tell an RQ worker to shut down, by RQ's own command."""
+        with translated(f"shut down worker {name}"):
+            self.client.publish(f"rq:pubsub:{name}", b'{"command":"shutdown"}')
 
     def window(self, run: str) -> list[tuple[str, str, str]]:
         """The last verdicts, newest first, as (verdict, server, prompt id)."""

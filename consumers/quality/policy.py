@@ -55,7 +55,7 @@ def apply(
     if action == "keep":
         return Keep()
     if action == "retry" and sampled and tries <= settings.retries:
-        return RetryWithSeed(_seed(unit, tries))
+        return RetryWithSeed(retry_seed(unit, tries))
     return Reject()
 
 
@@ -67,6 +67,6 @@ def action_for(verdict: Verdict, settings: QualitySettings) -> OnVerdict:
     return action
 
 
-def _seed(unit: int, tries: int) -> int:
+def retry_seed(unit: int, tries: int) -> int:
     """A seed of 31 bits, the same for the same try of the same unit."""
     return zlib.crc32(f"{unit}:{tries}".encode()) & 0x7FFF_FFFF

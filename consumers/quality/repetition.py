@@ -30,6 +30,7 @@ _LONGEST_ANCHOR: Final = 4096
 _CLIMBS: Final = 5
 _LONG_UNIT: Final = 256
 _DIGITS: Final = b"0123456789"
+_ASCII: Final = bytes(range(0x80))
 _NUMBER: Final = re.compile(rb"[0-9]+")
 _WORD: Final = re.compile(rb"[A-Za-z]{2,}")
 _COUNTER_WINDOW: Final = 16_384
@@ -193,16 +194,17 @@ def _counter(data: bytes, bar: _Bar) -> Loop | None:
     if len(plain) == len(tail) or len(plain) < bar.counter_length:
         return None
     run = _run_near_end(plain, bar.counter_length, bar.counter_repeats, bar.counter_repeats)
-    if run is None or not _says_something(plain[run.stop - run.period : run.stop]):
+    if run is None or not _says_something(plain[run.stop - 2 * run.period : run.stop]):
         return None
     return Loop("counter", run.period, run.length) if _only_counts(tail, run) else None
 
 
-def _says_something(unit: bytes) -> bool:
-    """Whether a unit has words enough to be a sentence, not a row of figures or a line of a times table."""
-    if len(set(_WORD.findall(unit))) >= _COUNTER_WORDS:
+def _says_something(twice: bytes) -> bool:
+    """Whether a unit, given twice, is a sentence rather than a row of figures or a line of a times table."""
+    # The first and the last word may be halves: a period begins anywhere.
+    if len(set(_WORD.findall(twice)[1:-1])) >= _COUNTER_WORDS:
         return True
-    return len(unit) - len(unit.decode("utf-8", "ignore").encode("ascii", "ignore")) >= _COUNTER_WIDE_BYTES
+    return len(twice.translate(None, _ASCII)) >= 2 * _COUNTER_WIDE_BYTES
 
 
 def _only_counts(tail: bytes, run: _Run) -> bool:

@@ -158,7 +158,7 @@ def _parser_mismatch(case: _Case) -> str | None:
 
 
 def has_stray_think_tag(text: str) -> bool:
-    """Whether a thinking tag stands in `text` as markup, not in code, in quotes or as a word of a sentence."""
+    """Whether a thinking tag stands in `text` as markup, not in code, quotes or as a word of a sentence."""
     if text[:64].lstrip().startswith(_OPEN):
         return True
     if _CLOSE not in text:
