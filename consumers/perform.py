@@ -27,7 +27,7 @@ from consumers.client.turns import history_for, turns_to_generate
 from consumers.figures import Figures
 from consumers.gate import ServerGate
 from consumers.quality.boilerplate import RecentAnswers
-from consumers.quality.policy import retry_seed
+from consumers.quality.policy import Keep, RetryWithSeed, apply, retry_seed
 from consumers.quality.verdict import Judgement, judge
 
 LAST_ERROR_CHARS: Final = 2000

@@ -73,11 +73,14 @@ def main(grace: float, argv: list[str]) -> int:  # pragma: no cover  # its proce
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def die_with_guard() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != guard:  # it died before the line above could help
             os._exit(1)
 
+    # Held back until there is a program to pass them to: a signal in between would end the guard alone.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     program = subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -86,6 +89,7 @@ def main(grace: float, argv: list[str]) -> int:  # pragma: no cover  # its proce
     )
     for number in _PASSED_ON:
         signal.signal(number, lambda received, _frame: program.send_signal(received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     while program.poll() is None:
         # The pipe tells at once; the parent's id also when a forked sibling keeps the pipe open.
         readable, _, _ = select.select([sys.stdin], [], [], _POLL)

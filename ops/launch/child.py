@@ -119,5 +119,6 @@ class Child:
         """Kill what is left of its process group: schedulers that outlived their server hold GPU memory."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
         if self._process.stdin is not None:  # the guard's tie to this process
             self._process.stdin.close()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -20,9 +19,6 @@ from support.wait import wait_for
 
 from ops import embedded
 from ops.embedded import EmbeddedRedis, EmbeddedRedisError, FolderInUseError, running_url
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -39,25 +35,53 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def start_in_a_process_of_its_own(folder: Path, then: str = "time.sleep(60)") -> subprocess.Popen[str]:
-    """A parent that starts a server in `folder`, prints its pid and URL, and does `then`."""
-    script = f"""
+@pytest.fixture
+def parent(tmp_path):
+    """A process of its own that started a server in `tmp_path`, and has said so."""
+    with Parent(tmp_path) as started:
+        yield started
+
+
+class Parent:
+    """Starts a server, prints its pid and URL, and does `then`; on Ctrl-C prints whether the server lives."""
+
+    SCRIPT = textwrap.dedent("""
         import os, sys, time
         from ops.embedded import EmbeddedRedis
         server = EmbeddedRedis(sys.argv[1])
-        url = server.start()
-        print(server.pid, url, flush=True)
-        {then}
-    """
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script), folder], stdout=subprocess.PIPE, text=True
-    )
+        try:
+            url = server.start()
+            print(server.pid, url, flush=True)
+            exec(sys.argv[2])
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print(server.alive)
+            server.stop()
+    """)
 
+    def __init__(self, folder, then=""):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", self.SCRIPT, folder, then],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
-def kill(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    def __enter__(self):
+        pid, self.url = self.line().split()
+        self.server_pid = int(pid)
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.process.stdout.close()
+
+    def line(self):
+        return self.process.stdout.readline().strip()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
 
 
 def test_starts_within_two_seconds_and_answers(tmp_path):
@@ -137,27 +161,23 @@ def test_a_large_file_is_loaded_before_start_returns(server):
         assert client.dbsize() == 100_000
 
 
-def test_no_orphan_when_the_parent_is_killed(tmp_path):
-    parent = start_in_a_process_of_its_own(tmp_path)
-    pid, url = parent.stdout.readline().split()
-    assert connect_and_count(url) == 0
-    kill(parent)
-    wait_for(lambda: gone(int(pid)), "the server ended with its parent", timeout=3.0)
+def test_no_orphan_when_the_parent_is_killed(parent, tmp_path):
+    with connect(parent.url) as client:
+        assert client.ping()
+    parent.kill()
+    wait_for(lambda: gone(parent.server_pid), "the server ended with its parent", timeout=3.0)
     wait_for(lambda: running_url(tmp_path) is None, "the folder is free")
 
 
 def test_no_orphan_when_a_forked_sibling_keeps_the_pipe(tmp_path):
-    parent = start_in_a_process_of_its_own(
-        tmp_path, "fork = os.fork(); fork and print(fork, flush=True); time.sleep(60)"
-    )
-    pid = int(parent.stdout.readline().split()[0])
-    sibling = int(parent.stdout.readline())
-    kill(parent)
-    try:
-        wait_for(lambda: gone(pid), "the server ended with its parent", timeout=3.0)
-        assert not gone(sibling)
-    finally:
-        os.kill(sibling, signal.SIGKILL)
+    with Parent(tmp_path, "fork = os.fork(); fork and print(fork, flush=True)") as parent:
+        sibling = int(parent.line())
+        parent.kill()
+        try:
+            wait_for(lambda: gone(parent.server_pid), "the server ended with its parent", timeout=3.0)
+            assert not gone(sibling)
+        finally:
+            os.kill(sibling, signal.SIGKILL)
 
 
 def test_no_orphan_when_the_guard_is_killed(server):
@@ -171,12 +191,10 @@ def test_no_orphan_when_the_guard_is_killed(server):
     server.start()
 
 
-def test_a_parent_killed_and_started_again_goes_on_at_once(tmp_path):
-    parent = start_in_a_process_of_its_own(tmp_path)
-    url = parent.stdout.readline().split()[1]
-    with connect(url) as client:
+def test_a_parent_killed_and_started_again_goes_on_at_once(parent, tmp_path):
+    with connect(parent.url) as client:
         client.set("kept", "yes")
-    kill(parent)
+    parent.kill()
     with EmbeddedRedis(tmp_path) as server, connect(server.url) as client:
         assert client.get("kept") == b"yes"
 
@@ -192,18 +210,11 @@ def test_a_folder_in_use_is_refused_and_its_server_can_be_found(server, monkeypa
     assert running_url(server.folder) is None
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_it(tmp_path):
-    parent = start_in_a_process_of_its_own(
-        tmp_path,
-        "\n        try: time.sleep(60)\n        except KeyboardInterrupt: print(server.alive); server.stop()",
-    )
-    pid = int(parent.stdout.readline().split()[0])
-    assert os.getpgid(pid) != os.getpgid(parent.pid)
-    parent.send_signal(signal.SIGINT)
-    assert parent.stdout.readline() == "True\n"
-    assert parent.wait() == 0
-    parent.stdout.close()
-    assert gone(pid)
+def test_ctrl_c_in_the_terminal_does_not_reach_it(parent):
+    os.killpg(parent.process.pid, signal.SIGINT)
+    assert parent.line() == "True"
+    assert parent.process.wait() == 0
+    assert gone(parent.server_pid)
 
 
 def test_listens_on_loopback_only(server):
@@ -272,8 +283,3 @@ def test_no_url_before_the_first_start_and_stop_is_harmless(tmp_path):
     server.stop()
     assert server.log_tail() == ""
     assert not server.alive
-
-
-def connect_and_count(url: str) -> int:
-    with connect(url) as client:
-        return client.dbsize()
