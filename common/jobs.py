@@ -15,7 +15,10 @@ _PROMPT: Final = msgspec.json.Decoder(PromptJob)
 _ZLIB: Final = 0x78
 
 MAX_JOB_BYTES: Final = 48 * 1024 * 1024
-"""The most bytes a job's data may have; the longest line that is read is shorter."""
+"""The most bytes a job's data may have."""
+
+MAX_LINE_BYTES: Final = 32 * 1024 * 1024
+"""The most bytes a line of the input may have: its job, with sampling parameters and names, fits above."""
 
 
 class ForgedJobError(PromptmillError):

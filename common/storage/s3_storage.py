@@ -65,16 +65,17 @@ class S3Storage:
 
         def attempt() -> bool:
             nonlocal unsure
-            try:
-                size = self._find(key)
-                created = size is None and self._put_once(key, data)
-            except S3FaultError as error:
-                # The store may have kept what it did not confirm: then the object found next is our own.
-                unsure = unsure or error.fault is Fault.PASSING
-                raise
-            if not created:
-                self._compare(name, key, data, size)
-            return created or unsure
+            size = self._find(key)
+            if size is None:
+                try:
+                    if self._put_once(key, data):
+                        return True
+                except S3FaultError as error:
+                    # The store may have kept what it did not confirm: then what is found next is our own.
+                    unsure = unsure or error.fault is Fault.PASSING
+                    raise
+            self._compare(name, key, data, size)
+            return unsure
 
         return self._patiently(attempt)
 

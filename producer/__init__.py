@@ -1,0 +1,1 @@
+"""Reading prompts, and admitting them to the queue."""
