@@ -7,6 +7,7 @@ runs, verdicts, reasons and servers: never a prompt, an id or a key.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -15,6 +16,8 @@ from common.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
 
 ADDRESS_VARIABLE: Final = "PROMPTMILL_METRICS_ADDRESS"
 DEFAULT_ADDRESS: Final = "127.0.0.1:9400"
@@ -182,17 +185,17 @@ def serve(registry: CollectorRegistry, address: str | None = None) -> tuple[str,
             server, thread = start_http_server(trial, host, registry)
         except OSError as error:
             problem = error
-            continue
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return f"{host}:{server.server_port}", stop
+        else:
+            return f"{host}:{server.server_port}", partial(_stop, server, thread)
     raise UsageError(
         f"metrics cannot be served on {chosen} or a port after it ({problem}): set {ADDRESS_VARIABLE}"
     )
+
+
+def _stop(server: WSGIServer, thread: Thread) -> None:
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def parse_address(text: str) -> tuple[str, int]:
