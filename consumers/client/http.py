@@ -20,6 +20,7 @@ from consumers.client.outcome import Failure, FailureKind, Outcome, Success
 from consumers.client.request import ChatRequest, encode
 from consumers.client.response import classify
 from consumers.client.transport import (
+    Connecting,
     Reply,
     base_url,
     broke_without_a_byte,
@@ -27,7 +28,6 @@ from consumers.client.transport import (
     new_rid,
     open_session,
     payload,
-    watch_connecting,
 )
 
 STALE_WITHIN_S: Final = 1.0
@@ -123,7 +123,7 @@ class InferenceClient:
         data = payload(encode(request, rid))
         loop = asyncio.get_running_loop()
         sent = loop.time()
-        with watch_connecting() as connecting:
+        with Connecting() as connecting:
             try:
                 async with (
                     asyncio.timeout_at(deadline),
@@ -161,7 +161,7 @@ class InferenceClient:
         timeout_s: float = PROBE_TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
     ) -> Reply | Failure:
-        """Make one request of any kind on its own connection; a `body` other than bytes is sent as JSON."""
+        """Make one request of any kind on its own connection. A `body` that is not bytes goes as JSON."""
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -179,7 +179,7 @@ class InferenceClient:
     async def probe(self, timeout_s: float = PROBE_TIMEOUT_S) -> Health:
         """Ask whether the server takes work, at the cheapest endpoint that it has.
 
-        SGLang's `/health` generates a token and takes a second or more; `/ready`, where it exists, is instant.
+        SGLang's `/health` generates a token and takes a second or more; `/ready`, where there is one, none.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -228,7 +228,7 @@ class InferenceClient:
         return None
 
     async def load(self, timeout_s: float = PROBE_TIMEOUT_S) -> Load | None:
-        """Ask how busy the server is; `None` where no endpoint tells. The one that did is asked thereafter."""
+        """Ask how busy the server is; `None` where no endpoint tells. The one that did is asked again."""
         while self._load_path is not None:
             path = _LOAD_PATHS[self._load_path]
             reply = await self.fetch("GET", path, timeout_s=timeout_s)

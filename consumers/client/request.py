@@ -14,6 +14,7 @@ import msgspec
 from common.errors import UsageError
 from common.records import Message, PromptJob
 from common.settings import GenerationSettings
+from consumers.client.fields import as_str
 from consumers.client.info import Dialect, ServerInfo
 from consumers.client.turns import history_for, turns_to_generate, with_system
 
@@ -81,26 +82,14 @@ def build_request(
         messages: the history to answer, where it is not simply the conversation up to its last answer.
         seed: a seed to use instead of any other, for another try at the same prompt.
     """
-    wanted = _wanted(job, generation)
-    if seed is not None:
-        wanted["seed"] = seed
-    conversation = history_of(job) if messages is None else messages
-    sent = with_system(conversation, wanted["system"])
-    template = {**wanted.get("chat_template_kwargs", {})}
-    template.setdefault("enable_thinking", wanted["thinking"])
-    body: dict[str, Any] = {
-        "model": wanted.get("model") or server.model or "default",
-        "messages": sent,
-        "max_tokens": wanted["max_output_tokens"],
-        **_dialect_fields(server, wanted),
-        **{name: value for name, value in wanted.items() if name not in _NOT_SENT},
-        "chat_template_kwargs": template,
-    }
+    varied = seed is not None or job.params or job.sample
+    form = _form(job, generation, server, seed) if varied else _plain_form(generation, server)
+    sent = with_system(history_of(job) if messages is None else messages, form.system)
     return ChatRequest(
-        body=body,
+        body={**form.body, "messages": sent},
         messages=sent,
-        params=_params(body, template),
-        thinking=bool(template["enable_thinking"]),
+        params=form.params,
+        thinking=form.thinking,
         rid_field=_RID_FIELD.get(server.dialect),
     )
 
@@ -116,6 +105,50 @@ def history_of(job: PromptJob) -> list[Message]:
     """The conversation that the job's last turn answers; the whole of it where nothing asks for an answer."""
     positions = turns_to_generate(job.messages, "last")
     return history_for(job.messages, positions[0], {}) if positions else list(job.messages)
+
+
+class _Form(msgspec.Struct, frozen=True):
+    """A request without its conversation. Its dicts are shared by all requests made from it."""
+
+    body: dict[str, Any]
+    params: dict[str, Any]
+    thinking: bool
+    system: str | None
+
+
+_NOBODY: Final = PromptJob(index=0, id="", messages=[])
+_FORMS_KEPT: Final = 32
+_forms: dict[tuple[int, int], tuple[GenerationSettings, ServerInfo, _Form]] = {}
+
+
+def _plain_form(generation: GenerationSettings, server: ServerInfo) -> _Form:
+    """The form of jobs without params of their own: nearly all of them, so it is made once and kept.
+
+    Kept by identity, for the settings hold dicts and have no hash; the entry keeps both alive.
+    """
+    key = (id(generation), id(server))
+    kept = _forms.get(key)
+    if kept is None:
+        if len(_forms) >= _FORMS_KEPT:
+            _forms.clear()
+        kept = _forms[key] = (generation, server, _form(_NOBODY, generation, server, None))
+    return kept[2]
+
+
+def _form(job: PromptJob, generation: GenerationSettings, server: ServerInfo, seed: int | None) -> _Form:
+    wanted = _wanted(job, generation)
+    if seed is not None:
+        wanted["seed"] = seed
+    template = {**wanted.get("chat_template_kwargs", {})}
+    template.setdefault("enable_thinking", wanted["thinking"])
+    body: dict[str, Any] = {
+        "model": wanted.get("model") or server.model or "default",
+        "max_tokens": wanted["max_output_tokens"],
+        **_dialect_fields(server, wanted),
+        **{name: value for name, value in wanted.items() if name not in _NOT_SENT},
+        "chat_template_kwargs": template,
+    }
+    return _Form(body, _params(body, template), bool(template["enable_thinking"]), as_str(wanted["system"]))
 
 
 def _wanted(job: PromptJob, generation: GenerationSettings) -> dict[str, Any]:

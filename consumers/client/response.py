@@ -14,13 +14,20 @@ from typing import Any, Final
 
 import msgspec
 
-from common.records import Response, Speculation, Usage
-from consumers.client.fields import as_dict, as_float, as_int, as_str, decode, first_float, first_int
+from common.records import Response, Usage
+from consumers.client.completion import (
+    WireCompletion,
+    decode_completion,
+    lenient_completion,
+    speculation_of,
+)
+from consumers.client.fields import as_dict, as_float, as_int, as_str, decode
 from consumers.client.outcome import Failure, FailureKind, Outcome, Success, ThinkingFrom
 
 NAN_STOP: Final = "NaN happened"
 """SGLang's matched stop of an answer that numerical trouble ended; its finish reason is "stop"."""
 
+_FAILED: Final = frozenset({"abort", "error"})
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _MESSAGE_LIMIT: Final = 600
@@ -73,12 +80,9 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, *, thinking: 
         body: the whole body, whatever it holds.
         thinking: whether thinking was asked for; without it a `</think>` in the content is left where it is.
     """
-    document = decode(body)
     if _OK <= status < _REDIRECT:
-        if isinstance(document, dict) and isinstance(document.get("choices"), list):
-            return _completion(document, status, thinking=thinking)
-        return _no_completion(status, document, body)
-    error = read_error(document, body)
+        return _success(status, body, thinking=thinking)
+    error = read_error(decode(body), body)
     return Failure(
         kind=_kind(status, error),
         message=error.message or f"HTTP {status} with an empty body",
@@ -156,82 +160,54 @@ def _no_completion(status: int, document: Any, body: bytes) -> Failure:
     return Failure(kind=FailureKind.SERVER_FAULT, message=message, status=status)
 
 
-def _completion(document: dict[str, Any], status: int, *, thinking: bool) -> Outcome:
-    choice = as_dict((document["choices"] or [None])[0])
-    message = as_dict(choice.get("message"))
-    finish, matched = choice.get("finish_reason"), choice.get("matched_stop", choice.get("stop_reason"))
-    usage_document = as_dict(document.get("usage"))
-    usage = _usage(usage_document)
-    content = message.get("content")
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    fault = _fault(finish, matched, content, reasoning)
-    if fault is None and usage.completion_tokens == 0 and not content and not reasoning:
-        fault = "the answer is empty and cost no token"
+def _success(status: int, body: bytes, *, thinking: bool) -> Outcome:
+    completion = decode_completion(body)
+    if completion is None:
+        document = decode(body)
+        completion = lenient_completion(document)
+        if completion is None:
+            return _no_completion(status, document, body)
+    fault = _fault(completion)
     if fault is not None:
         return Failure(kind=FailureKind.SERVER_FAULT, message=f"HTTP {status}, but {fault}", status=status)
+    choice = completion.choices[0]
+    message = choice.message
+    content = message.content
+    # Null and empty text mean the same; what is kept is what the server wrote.
+    reasoning = message.reasoning_content or message.reasoning or message.reasoning_content
     origin = ThinkingFrom.FIELD if reasoning else ThinkingFrom.NOWHERE
     if thinking and not reasoning and content and (parts := split_thinking(content)) is not None:
         reasoning, content = parts
         origin = ThinkingFrom.CONTENT
-    cached = as_int(as_dict(usage_document.get("prompt_tokens_details")).get("cached_tokens"))
+    usage = completion.usage
     return Success(
         response=Response(content=content, reasoning_content=reasoning),
-        finish_reason=str(finish),
-        usage=usage,
-        model=as_str(document.get("model")),
-        matched_stop=matched if isinstance(matched, str) else as_int(matched),
-        speculation=_speculation(document, choice),
-        cached_tokens=cached,
+        finish_reason=choice.finish_reason,
+        usage=usage.read() if usage else Usage(),
+        model=completion.model,
+        matched_stop=choice.stop_reason if choice.matched_stop is None else choice.matched_stop,
+        speculation=speculation_of(completion, choice),
+        cached_tokens=usage.cached_tokens if usage else None,
         thinking_from=origin,
     )
 
 
-def _fault(finish: Any, matched: Any, content: Any, reasoning: Any) -> str | None:
+def _fault(completion: WireCompletion) -> str | None:
     """Why a completion is none, if it is none."""
-    if not isinstance(finish, str) or not finish:
-        return "it has no finish reason"
-    if finish in ("abort", "error"):
-        return f'its finish reason is "{finish}"'
-    if matched == NAN_STOP:
+    if not completion.choices:
+        return "it holds no choice"
+    choice = completion.choices[0]
+    if not choice.finish_reason:
+        return "it has no finish reason, or its text is no text"
+    if choice.finish_reason in _FAILED:
+        return f'its finish reason is "{choice.finish_reason}"'
+    if choice.matched_stop == NAN_STOP:
         return "the model's numbers broke (NaN)"
-    if not isinstance(content, str | None) or not isinstance(reasoning, str | None):
-        return "its text is no text"
+    message = choice.message
+    free = completion.usage is not None and completion.usage.completion_tokens == 0
+    if free and not (message.content or message.reasoning_content or message.reasoning):
+        return "the answer is empty and cost no token"
     return None
-
-
-def _usage(usage: dict[str, Any]) -> Usage:
-    details = as_dict(usage.get("completion_tokens_details"))
-    reasoning = first_int(usage, "reasoning_tokens")
-    return Usage(
-        prompt_tokens=first_int(usage, "prompt_tokens"),
-        completion_tokens=first_int(usage, "completion_tokens"),
-        reasoning_tokens=first_int(details, "reasoning_tokens") if reasoning is None else reasoning,
-    )
-
-
-def _speculation(document: dict[str, Any], choice: dict[str, Any]) -> Speculation | None:
-    """Draft figures from SGLang's extension or meta info, or from llama.cpp's timings."""
-    details = as_dict(as_dict(document.get("sglext")).get("spec_tokens_details")) or as_dict(
-        choice.get("meta_info")
-    )
-    steps = as_int(details.get("spec_verify_ct"))
-    if steps:
-        return Speculation(
-            accept_length=first_float(details, "spec_accept_length"),
-            accept_rate=first_float(details, "spec_accept_rate"),
-            verify_steps=steps,
-        )
-    timings = as_dict(document.get("timings"))
-    drafted, accepted = as_int(timings.get("draft_n")), as_int(timings.get("draft_n_accepted"))
-    made = as_int(timings.get("predicted_n"))
-    if not drafted or accepted is None:
-        return None
-    steps = made - accepted if made is not None else None  # each step adds one token of the model's own
-    return Speculation(
-        accept_length=made / steps if made and steps and steps > 0 else None,
-        accept_rate=accepted / drafted,
-        verify_steps=steps if steps and steps > 0 else None,
-    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -35,27 +34,25 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Connecting:
-    """Whether the request at hand opened a connection of its own, or was given a kept one."""
+    """Watches whether the request made within opens a connection of its own, or is given a kept one."""
 
-    __slots__ = ("fresh",)
+    __slots__ = ("_token", "fresh")
 
     def __init__(self) -> None:
         """Nothing was opened yet."""
         self.fresh = False
 
+    def __enter__(self) -> Self:
+        """Begin to watch in this task."""
+        self._token = _connecting.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Watch no longer."""
+        _connecting.reset(self._token)
+
 
 _connecting: ContextVar[Connecting | None] = ContextVar("connecting", default=None)
-
-
-@contextmanager
-def watch_connecting() -> Iterator[Connecting]:
-    """Watch whether the request made within opens a connection."""
-    mark = Connecting()
-    token = _connecting.set(mark)
-    try:
-        yield mark
-    finally:
-        _connecting.reset(token)
 
 
 def new_rid() -> str:
