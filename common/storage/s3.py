@@ -44,7 +44,7 @@ _PASSING_FAULTS: Final = (
     sdk.MetadataRetrievalError,
     ResponseParserError,
 )
-_ALL_FAULTS: Final = (sdk.ClientError, sdk.BotoCoreError, ResponseParserError, ValueError)
+_ALL_FAULTS: Final = (sdk.ClientError, sdk.BotoCoreError, ResponseParserError)
 _LONGEST_ANSWER: Final = 300
 
 
@@ -68,20 +68,13 @@ class S3Bucket:
             S3FaultError: the configuration cannot be used, for example for an unknown profile.
         """
         self.name = name
-        self._session = boto3.session.Session()
-        with self._translated("use", ""):
+        try:
+            self._session = boto3.session.Session()
             self._client: S3Client = self._session.client(
-                "s3",
-                config=Config(
-                    connect_timeout=connect_timeout_s,
-                    read_timeout=read_timeout_s,
-                    retries={"mode": "standard", "total_max_attempts": 1},
-                    # Many stores do not know the newer checksums; Content-MD5, sent below, they all check.
-                    request_checksum_calculation="when_required",
-                    response_checksum_validation="when_required",
-                    user_agent_extra="promptmill",
-                ),
+                "s3", config=_config(connect_timeout_s, read_timeout_s)
             )
+        except (sdk.BotoCoreError, ValueError) as error:
+            raise _setup_fault(error, name) from None
 
     def put(self, key: str, data: bytes, *, once: bool) -> float | None:
         """Write an object; with `once`, on the condition that there is none of that key.
@@ -95,23 +88,30 @@ class S3Bucket:
             answer = self._client.put_object(
                 Bucket=self.name, Key=key, Body=data, ContentMD5=digest, **condition
             )
+        self._check_genuine(answer, "ETag", "write", key)
         return _server_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
 
     def get(self, key: str) -> bytes:
         """Read an object whole."""
         with self._translated("read", key):
-            return self._client.get_object(Bucket=self.name, Key=key)["Body"].read()
+            answer = self._client.get_object(Bucket=self.name, Key=key)
+            data = answer["Body"].read()
+        self._check_genuine(answer, "ETag", "read", key)
+        return data
 
     def head(self, key: str) -> int:
         """Return an object's size. A refusal carries no words, so its kind can be wrong."""
         with self._translated("look for", key):
-            return self._client.head_object(Bucket=self.name, Key=key)["ContentLength"]
+            answer = self._client.head_object(Bucket=self.name, Key=key)
+        self._check_genuine(answer, "ETag", "look for", key)
+        return answer["ContentLength"]
 
     def page(self, prefix: str, token: str | None = None, *, limit: int = 1000) -> Page:
         """List a page of the keys that start with `prefix`."""
         after: Any = {"ContinuationToken": token} if token else {}
         with self._translated("list", prefix):
             answer = self._client.list_objects_v2(Bucket=self.name, Prefix=prefix, MaxKeys=limit, **after)
+        self._check_genuine(answer, "IsTruncated", "list", prefix)
         objects = [(item["Key"], item["Size"]) for item in answer.get("Contents", [])]
         return Page(objects, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None)
 
@@ -125,9 +125,17 @@ class S3Bucket:
 
     def _fault(self, error: Exception, doing: str, key: str) -> S3FaultError:
         fault, said = _judge(error)
-        client = getattr(self, "_client", None)  # not there yet if it could not be set up
-        at = redact_url(client.meta.endpoint_url) if client else ""
-        return s3_error(fault, doing=doing, what=f"s3://{self.name}/{key}", at=at, said=self._scrub(said))
+        return self._refusal(fault, self._scrub(said), doing, key)
+
+    def _refusal(self, fault: Fault, said: str, doing: str, key: str) -> S3FaultError:
+        at = redact_url(self._client.meta.endpoint_url)
+        return s3_error(fault, doing=doing, what=f"s3://{self.name}/{key}", at=at, said=said)
+
+    def _check_genuine(self, answer: Any, field: str, doing: str, key: str) -> None:
+        """Refuse a 200 that no S3 store gave: a log-in page, or an endpoint that is something else."""
+        if field not in answer:
+            said = f"the answer is none of an S3 store ({field} is missing): is AWS_ENDPOINT_URL right?"
+            raise self._refusal(Fault.PASSING, said, doing, key)
 
     def _scrub(self, text: str) -> str:
         """Take out whatever of the credentials a store echoed."""
@@ -140,6 +148,25 @@ class S3Bucket:
             if secret:
                 text = text.replace(secret, "***")
         return " ".join(text.split())[:_LONGEST_ANSWER].rstrip(".: ")
+
+
+def _config(connect_timeout_s: float, read_timeout_s: float) -> Config:
+    return Config(
+        connect_timeout=connect_timeout_s,
+        read_timeout=read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        # Many stores do not know the newer checksums; Content-MD5, sent with each object, they all check.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="promptmill",
+    )
+
+
+def _setup_fault(error: Exception, bucket: str) -> S3FaultError:
+    fault, said = _judge(error)
+    if isinstance(error, ValueError):  # it quotes the endpoint, which may hold a password
+        said = "AWS_ENDPOINT_URL, or the endpoint_url of the profile, is not a URL"
+    return s3_error(fault, doing="set up", what=f"s3://{bucket}", at="", said=said)
 
 
 def _judge(error: Exception) -> tuple[Fault, str]:

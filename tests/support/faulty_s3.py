@@ -47,7 +47,7 @@ Kind = Literal[
     "hang",  # wait `delay_s`, then cut the connection
     "truncate_answer",  # send half of the store's answer body, then cut the connection
     "ignore_condition",  # drop If-None-Match, as stores do that do not know it (breaks signatures)
-    "refuse_condition",  # answer 501 to whatever carries If-None-Match
+    "refuse_condition",  # answer `status` (501, say) to whatever carries If-None-Match
     "garbage",  # answer 200 with a page that is no S3 answer
 ]
 
@@ -245,9 +245,7 @@ def _answer(request: web.Request, fault: Fault) -> web.Response:
     """What the client gets instead of the store's own answer."""
     if fault.kind == "garbage":
         return web.Response(text="<html>Welcome to the airport network</html>", content_type="text/html")
-    if fault.kind == "refuse_condition":
-        return _refusal(request, 501, fault.code)
-    if fault.kind in {"status", "silent_success"}:
+    if fault.kind in {"status", "silent_success", "refuse_condition"}:
         return _refusal(request, fault.status, fault.code)
     return _cut(request)
 
@@ -291,8 +289,8 @@ class FaultyS3:
         self._loop.close()
 
     def inject(self, *faults: Fault) -> None:
-        """Put these faults in force, in place of any before."""
-        self._proxy.faults = list(faults)
+        """Put these faults in force, counted from here, in place of any before."""
+        self._proxy.faults = [msgspec.structs.replace(fault, seen=0, struck=0) for fault in faults]
 
     def heal(self) -> None:
         """No faults from now on, and no memory of requests."""

@@ -14,14 +14,16 @@ class S3Server:
 
     endpoint: str
     bucket: str
+    access_key: str = "test-access-key"
+    secret_key: str = "test-secret-key"
 
     @property
     def environment(self) -> dict[str, str]:
         """What boto3 needs in its environment to reach it."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_ACCESS_KEY_ID": "test-access-key",
-            "AWS_SECRET_ACCESS_KEY": "test-secret-key",
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_CONFIG_FILE": "/dev/null",
             "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
@@ -30,7 +32,10 @@ class S3Server:
 
     def client(self) -> Any:
         """A plain boto3 client, for looking behind the product's back."""
-        return boto3.client("s3", endpoint_url=self.endpoint)
+        # A session of its own: the default one keeps the credentials that it saw first.
+        return boto3.session.Session(self.access_key, self.secret_key).client(
+            "s3", endpoint_url=self.endpoint
+        )
 
     def url(self, prefix: str = "completions") -> str:
         """An output URL in the bucket."""
