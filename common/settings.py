@@ -67,7 +67,7 @@ DEFAULT_POLICY: Final[Mapping[Verdict, OnVerdict]] = MappingProxyType(
 """What becomes of a completion by its verdict, unless the run's `policy` says otherwise."""
 
 DEFAULT_LIMITS: Final[Mapping[Verdict, float]] = MappingProxyType({Verdict.TRUNCATED: 0.5})
-"""Verdicts whose limit is not the run's `limit`: a cut answer is usable, but half of them cut is an error."""
+"""Limits that are at least this, whatever the run's: a cut answer is usable, half of them cut is an error."""
 
 NEVER_RETRIED: Final = frozenset({Verdict.OK, Verdict.TRUNCATED, Verdict.TRUNCATED_THINKING})
 """Verdicts that another try under the same token limit would only buy again."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 LEAST_ON_A_SERVER: Final = 20
 """Completions it takes to call one server bad, or the others good, when they share the run's evidence."""
 
-_CLEARLY: Final = 2.0
+_CLEARLY: Final = 4
+"""How many times as bad as the others a server must be to be the one to blame."""
 
 REMEDIES: Final[Mapping[Verdict, str]] = MappingProxyType(
     {
@@ -154,7 +155,7 @@ def _breach(counts: Mapping[str, int], settings: QualitySettings, least: int) ->
 
 
 def _limit(verdict: Verdict, settings: QualitySettings) -> float:
-    return settings.limits.get(verdict, DEFAULT_LIMITS.get(verdict, settings.limit))
+    return settings.limits.get(verdict, max(DEFAULT_LIMITS.get(verdict, 0), settings.limit))
 
 
 def _is_summed(verdict: Verdict, settings: QualitySettings) -> bool:

@@ -26,7 +26,7 @@ import msgspec
 LoopKind = Literal["exact", "counter", "cycle"]
 
 _ANCHOR: Final = 32
-_LONGEST_ANCHOR: Final = 4096
+_LONGEST_ANCHOR: Final = 512
 _CLIMBS: Final = 5
 _LONG_UNIT: Final = 256
 _DIGITS: Final = b"0123456789"
@@ -74,10 +74,10 @@ _CUT: Final = _Bar(
     length=600,
     repeats=5,
     repeats_of_long=3,
-    counter_length=1_500,
+    counter_length=2_000,
     counter_repeats=8,
     cycle_length=3_000,
-    cycle_share=0.6,
+    cycle_share=0.5,
 )
 _FINISHED: Final = _Bar(
     length=1_600,
