@@ -1,7 +1,7 @@
 """The guard: from the verdicts of the last completions to a pause, of one server or of the whole run.
 
 The caller keeps the window: the last `QualitySettings.window` completions as they were judged, those that are
-being retried included, counted by verdict and by server. A paused server's completions leave both counts.
+being retried included, counted by verdict and by server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.records import Verdict
 from common.settings import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from common.settings import QualitySettings
 
@@ -82,6 +82,8 @@ def check(
     window: Mapping[str, int],
     by_server: Mapping[str, Mapping[str, int]],
     settings: QualitySettings,
+    *,
+    paused: Collection[str] = (),
 ) -> PauseRun | PauseServer | None:
     """Say whether something must be paused, one server rather than the run where one alone is bad.
 
@@ -89,9 +91,18 @@ def check(
         window: completions by verdict over the window.
         by_server: the same by server, named as people should read it (no password in a URL).
         settings: the run's quality settings.
+        paused: servers that are paused already; what is left of them in the window counts no more.
     """
     if not settings.guard:
         return None
+    if paused:
+        gone = _sum([counts for server, counts in by_server.items() if server in paused])
+        window = {verdict: number - gone.get(verdict, 0) for verdict, number in window.items()}
+    by_server = {
+        server: counts
+        for server, counts in by_server.items()
+        if server not in paused and any(counts.values())
+    }
     return _one_server(by_server, settings) or _whole_run(window, by_server, settings)
 
 

@@ -89,6 +89,21 @@ def test_one_bad_server_of_seven_is_singled_out():
     assert "0% on the others" in found.sentence
 
 
+def test_a_paused_server_neither_hides_another_nor_stops_the_run():
+    by_server = {"a": {"looping": 70}, "b": {"looping": 70, "ok": 0}, "c": {"ok": 300}, "idle": {"ok": 0}}
+    window = {"looping": 140, "ok": 300}
+
+    assert check(window, by_server, SETTINGS, paused=["a"]).server == "b"
+    assert check(window, by_server, SETTINGS, paused=["a", "b"]) is None
+    assert check(window, by_server, SETTINGS, paused=list(by_server)) is None
+
+
+def test_servers_without_completions_are_not_counted():
+    found = check({"looping": 60}, {"a": {"looping": 60}, "idle": {"ok": 0}}, SETTINGS)
+
+    assert "on the only server" in found.sentence
+
+
 def test_one_bad_server_of_two_is_singled_out():
     by_server = {"a": {"looping": 60}, "b": {"ok": 60}}
 
