@@ -1,0 +1,312 @@
+"""One `ops run`, from start to summary: starts the parts, watches them, and says how it ended."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from common.errors import PromptmillError, QueueError, RunNotFoundError, UsageError
+from common.log import get_logger
+from common.store.runs import Counts, RunStore
+from ops.embedded import EmbeddedRedis
+from ops.run import plan as plans
+from ops.run.children import Child
+from ops.run.plan import RunPlan
+
+DONE: Final = 0
+BAD_INPUT: Final = 2
+DEAD_LETTERS: Final = 3
+GUARDED: Final = 4
+INTERRUPTED: Final = 130
+
+TICK_S: Final = 0.25
+LOOK_S: Final = 0.5
+COLLECTOR_STOP_S: Final = 30.0
+AGAIN_S: Final = 0.2
+RUN_READY: Final = b'"event": "run_ready"'
+
+log = get_logger("ops")
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What the display shows of a run at one moment."""
+
+    counts: Counts
+    total: int
+    consumers: dict[str, dict[str, Any]] = {}
+    paused: dict[str, dict[str, Any]] = {}
+    waiting: int = 0
+    restarts: dict[str, int] = {}
+    phase: str = "running"
+    at: float = 0.0
+
+
+class StateLock:
+    """One `ops run` per run and machine."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            UsageError: another `ops run` has it.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / "lock").open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise UsageError(
+                f"another `ops run` is at work on this run (it holds {folder}/lock): wait for it, or stop it"
+            ) from None
+
+    def release(self) -> None:
+        """Let go."""
+        self._file.close()
+
+
+class Session:
+    """The parts of one run and their supervision. Not reusable."""
+
+    def __init__(self, plan: RunPlan, redis_url: str | None, display: Any) -> None:
+        """Use the Redis at `redis_url`, or an embedded one in the plan's state folder."""
+        self.plan = plan
+        self.display = display
+        self.logs = plan.state / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.embedded = None if redis_url else EmbeddedRedis(plan.state / "redis")
+        self.url = redis_url or ""
+        self.store: RunStore
+        self.producer: Child | None = None
+        self.collector: Child
+        self.consumers: list[Child] = []
+        self.redis_restarts = 0
+        self._stops: list[float] = []
+        self._looked = float("-inf")
+        self._snapshot: Snapshot | None = None
+
+    # Start
+
+    def run(self) -> int:
+        """Do the run; returns the exit code."""
+        previous = {n: signal.signal(n, self._on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self._connect()
+            self._start_producer()
+            code = self._until_run_is_ready()
+            if code is not None:
+                return code
+            self._start_workers()
+            return self._watch()
+        finally:
+            self._stop_all()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _connect(self) -> None:
+        if self.embedded:
+            self.url = self.embedded.start()
+        self.store = RunStore.from_url(self.url)
+        self.store.check()
+
+    def _start_producer(self) -> None:
+        self.producer = Child(plans.producer(self.plan, self.url), self.logs)
+        self.producer.start()
+
+    def _start_workers(self) -> None:
+        self.collector = Child(plans.collector(self.plan, self.url), self.logs)
+        self.consumers = [Child(plan, self.logs) for plan in plans.consumers(self.plan, self.url)]
+        for child in (self.collector, *self.consumers):
+            child.start()
+
+    def _until_run_is_ready(self) -> int | None:
+        """Wait until the producer has checked the input and the run is in Redis; an exit code if it failed."""
+        producer = self.producer
+        if producer is None:
+            return None
+        self.display.phase("checking the input")
+        while not self._stops:
+            code = producer.ended()
+            if code is not None and code != 0:
+                self.display.failed(last_words(producer))
+                return code if code in (BAD_INPUT, 1) else 1
+            if self._exists() and (code == 0 or self._admission_began(producer)):
+                if code == 0:
+                    self.producer = None
+                return None
+            time.sleep(TICK_S / 5)
+        return INTERRUPTED
+
+    def _exists(self) -> bool:
+        try:
+            return self.plan.run in self.store.runs()
+        except QueueError:
+            return False
+
+    def _admission_began(self, producer: Child) -> bool:
+        """Whether this producer got past its checks: only then is the run the one that was asked for."""
+        return RUN_READY in producer.fresh_output()
+
+    # Watch
+
+    def _watch(self) -> int:
+        while True:
+            if self._stops:
+                return self._drain()
+            self._keep_redis()
+            code = self._keep_children()
+            if code is not None:
+                return code
+            snapshot = self._look()
+            if snapshot is not None:
+                self.display.show(snapshot)
+                if self._finished(snapshot):
+                    return self._summary(snapshot)
+                if "*" in snapshot.paused and not snapshot.counts.in_flight:
+                    return self._guarded(snapshot)
+            time.sleep(TICK_S)
+
+    def _keep_redis(self) -> None:
+        if self.embedded and not self.embedded.alive:
+            self.redis_restarts += 1
+            log.warning("redis_restarted", times=self.redis_restarts)
+            self.embedded.start()
+
+    def _keep_children(self) -> int | None:
+        for child in (self.collector, *self.consumers):
+            code = child.ended()
+            if code is not None:
+                log.warning("part_died", part=child.plan.name, exit_code=code, log=str(child.path))
+            child.restart_if_due()
+        if self.producer:
+            code = self.producer.ended()
+            if code == 0:
+                self.producer = None
+            elif code == BAD_INPUT:
+                self.display.failed(last_words(self.producer))
+                return BAD_INPUT
+            elif code is not None:
+                log.warning("part_died", part="producer", exit_code=code, log=str(self.producer.path))
+            if self.producer:
+                self.producer.restart_if_due()
+        return None
+
+    def _look(self) -> Snapshot | None:
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return None
+        self._looked = now
+        try:
+            self._snapshot = self._take_snapshot()
+        except RunNotFoundError:
+            # Redis lost the run: the producer makes it again from the output and the input.
+            if self.producer is None:
+                log.warning("run_gone_from_redis", run=self.plan.run, note="rebuilding it from the output")
+                self._start_producer()
+            return None
+        except QueueError as error:
+            log.warning("redis_unavailable", error=str(error))
+            return None
+        return self._snapshot
+
+    def _take_snapshot(self) -> Snapshot:
+        run, store = self.plan.run, self.store
+        settings = store.settings(run)
+        if self.producer is None and store.missing(run):
+            self._start_producer()
+        names = {child.plan.name: child.starts - 1 for child in (self.collector, *self.consumers)}
+        if self.redis_restarts:
+            names["redis"] = self.redis_restarts
+        return Snapshot(
+            counts=store.counts(run),
+            total=settings.fingerprint.lines * settings.generation.samples,
+            consumers=store.consumers(),
+            paused=store.paused(run),
+            waiting=store.results_waiting(run)[0],
+            restarts={name: times for name, times in names.items() if times > 0},
+            phase="enqueueing" if self.producer else "running",
+            at=time.monotonic(),
+        )
+
+    def _finished(self, snapshot: Snapshot) -> bool:
+        return (
+            self.producer is None
+            and self.plan.run not in self.store.runs(active=True)
+            and not snapshot.waiting
+        )
+
+    # End
+
+    def _on_signal(self, *_: object) -> None:
+        now = time.monotonic()
+        if self._stops and now - self._stops[-1] < AGAIN_S:
+            return
+        self._stops.append(now)
+
+    def _drain(self) -> int:
+        """Let what is in flight end, within the drain time or until the second signal; then stop."""
+        if self.producer:
+            self.producer.signal(signal.SIGTERM)
+        for child in self.consumers:
+            child.signal(signal.SIGTERM)
+        self.display.phase(
+            f"draining: jobs in flight get {self.plan.drain_timeout:.0f} s to end; Ctrl-C again hands them back"
+        )
+        deadline = time.monotonic() + self.plan.drain_timeout + 10
+        pushed = 1
+        while any(child.alive for child in self.consumers) and time.monotonic() < deadline:
+            self._keep_redis()
+            if len(self._stops) > pushed:
+                pushed = len(self._stops)
+                for child in self.consumers:
+                    child.signal(signal.SIGTERM)
+            snapshot = self._look()
+            if snapshot:
+                self.display.show(snapshot)
+            time.sleep(TICK_S)
+        self.display.interrupted(self._last_counts(), self.plan)
+        return INTERRUPTED
+
+    def _guarded(self, snapshot: Snapshot) -> int:
+        self.display.guarded(snapshot, self.plan)
+        return GUARDED
+
+    def _summary(self, snapshot: Snapshot) -> int:
+        reasons = snapshot.counts.tally("dead")
+        self.display.finished(snapshot, self.plan, reasons)
+        return DEAD_LETTERS if snapshot.counts.dead else DONE
+
+    def _last_counts(self) -> Counts | None:
+        try:
+            return self.store.counts(self.plan.run)
+        except PromptmillError:
+            return self._snapshot.counts if self._snapshot else None
+
+    def _stop_all(self) -> None:
+        self.display.close()
+        children = [*self.consumers, *([self.producer] if self.producer else [])]
+        collector = getattr(self, "collector", None)
+        for child in children:
+            child.signal(signal.SIGTERM)
+        for child in children:
+            if not child.wait(2.0):
+                child.kill()
+            child.close()
+        if collector:
+            collector.signal(signal.SIGTERM)
+            if not collector.wait(COLLECTOR_STOP_S):
+                collector.kill()
+            collector.close()
+        if self.embedded:
+            self.embedded.stop()
+
+
+def last_words(child: Child) -> str:
+    """What a command line tool said at its end: its lines that are not log events."""
+    lines = [line for line in child.tail().splitlines() if line and not line.startswith("{")]
+    return "\n".join(lines[-40:]) or f"{child.plan.name} ended with code {child.last_code}; see {child.path}"
