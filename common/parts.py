@@ -28,7 +28,7 @@ PROGRESS: Final = "progress.json"
 DEAD_LETTERS: Final = "dead.jsonl"
 PART_NAME: Final = "part-{number:06d}.jsonl.zst"
 
-BLOCK: Final = 1 << 21
+BLOCK: Final = 1 << 20
 """Bytes of decompressed text held at a time; a longer line is still read whole."""
 
 T = TypeVar("T")
@@ -124,20 +124,31 @@ def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
         raise OutputError(f"{name} is cut off: its last line has no end")
 
 
-def iter_part_lines(storage: Storage, row: PartRow, *, data: bytes | None = None) -> Iterator[bytes]:
-    """Yield one part's raw lines; `data` is the part's bytes where they are at hand, already checked.
+def iter_blocks(
+    storage: Storage,
+    rows: Iterable[PartRow],
+    *,
+    skip: Callable[[OutputError], None] | None = None,
+) -> Iterator[tuple[PartRow, int, list[bytes]]]:
+    """Yield the raw lines of parts, some at a time, with their part and the number of the first of them.
+
+    Args:
+        storage: the run's output.
+        rows: the parts to read.
+        skip: called with the error of a part that is missing or of another hash, which is then left out.
 
     Raises:
-        OutputError: the part is missing, damaged, or has another number of records than the manifest says.
+        OutputError: a part is missing or damaged, or has another number of records than the manifest says.
     """
-    count = 0
-    for lines in iter_lines(read_part(storage, row) if data is None else data, name=row.key):
-        count += len(lines)
-        yield from lines
-    if count != row.records:
-        raise OutputError(
-            f"{row.key} in {storage.url} holds {count} records, the manifest says {row.records}"
-        )
+    for row, data in iter_parts(storage, rows, skip=skip):
+        count = 0
+        for lines in iter_lines(data, name=row.key):
+            yield row, count + 1, lines
+            count += len(lines)
+        if count != row.records:
+            raise OutputError(
+                f"{row.key} in {storage.url} holds {count} records, the manifest says {row.records}"
+            )
 
 
 def iter_parts(
@@ -209,6 +220,6 @@ def iter_part_records(
     Raises:
         OutputError: a part is missing or damaged, or a line of it is not a record.
     """
-    for row, data in iter_parts(storage, manifest.parts):
-        for number, line in enumerate(iter_part_lines(storage, row, data=data), 1):
+    for row, first, lines in iter_blocks(storage, manifest.parts):
+        for number, line in enumerate(lines, first):
             yield decode_line(decode, line, key=row.key, number=number)

@@ -35,8 +35,9 @@ class Guarding:
                 continue
             overall, by_server = split_tally(tally)
             found = check(overall, by_server, settings)
-            if found is not None and (accepted := await self.store.accepted(run)):
-                found = check(overall, by_server, accepting(settings, accepted))
+            if found is not None:
+                accepted, paused = await self.store.guard_state(run)
+                found = check(overall, by_server, accepting(settings, accepted), paused=paused)
             if found is None:
                 continue
             scope = found.server if isinstance(found, PauseServer) else "*"

@@ -20,8 +20,9 @@ import uvloop
 from rq.worker import BaseWorker, WorkerStatus
 
 from common import __version__
-from common.errors import QueueError, UsageError
+from common.errors import QueueError
 from common.log import configure, get_logger
+from common.options import parse_concurrency
 from common.settings import QUEUE_NAME, redact_url
 from common.store import RunStore, async_client
 from common.store.claims import HEARTBEAT_S, ClaimStore
@@ -270,24 +271,7 @@ def asked_concurrency() -> int:
     Raises:
         UsageError: it is neither.
     """
-    return parse_concurrency(os.environ.get("PROMPTMILL_CONCURRENCY", "auto"))
-
-
-def parse_concurrency(text: str) -> int:
-    """A number of requests in flight, or 0 for `auto`.
-
-    Raises:
-        UsageError: it is neither `auto` nor a number from 1 to 4096.
-    """
-    if text.strip().lower() in ("", "auto", "0"):
-        return 0
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if not 1 <= number <= 4096:  # noqa: PLR2004  # the documented range
-        raise UsageError(f"concurrency {text!r} is neither `auto` nor a number from 1 to 4096")
-    return number
+    return parse_concurrency(os.environ.get("PROMPTMILL_CONCURRENCY") or "auto")
 
 
 def run_concurrency(runs: RunStore) -> int:

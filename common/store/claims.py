@@ -250,10 +250,14 @@ class ClaimStore:
                 await run_script_async(self.client, "pause", [run, scope, msgspec.json.encode(reason)])
             )
 
-    async def accepted(self, run: str) -> set[str]:
-        """Verdicts that somebody told the guard to accept."""
-        with translated(f"read what the guard of run {run} accepts"):
-            return {verdict.decode() for verdict in await self.client.smembers(keys.run_key(run, "accepted"))}
+    async def guard_state(self, run: str) -> tuple[set[str], set[str]]:
+        """Verdicts that somebody told the guard to accept, and what is paused: servers, or `*`."""
+        with translated(f"read the guard's state of run {run}"):
+            async with self.client.pipeline(transaction=True) as pipe:
+                pipe.smembers(keys.run_key(run, "accepted"))
+                pipe.hkeys(keys.run_key(run, "paused"))
+                accepted, paused = await pipe.execute()
+        return {verdict.decode() for verdict in accepted}, {scope.decode() for scope in paused}
 
     async def samples(self, run: str, verdict: str, most: int = 3) -> list[str]:
         """Ids of the latest prompts that got this verdict."""
