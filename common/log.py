@@ -41,4 +41,5 @@ def configure(*, level: str | None = None) -> None:
 
 def get_logger(component: str) -> Any:
     """A logger whose every event carries `component`: producer, consumer, collector or ops."""
-    return structlog.get_logger().bind(component=component)
+    # Not `bind`: it would fix the settings of the moment of import, before `configure`.
+    return structlog.get_logger(component=component)

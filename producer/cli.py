@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,9 +39,16 @@ def main() -> None:
 @click.option("--output", required=True, envvar="PROMPTMILL_OUTPUT", help="Folder or s3://bucket/prefix.")
 @click.option("--redis", "url", default=None, help="Redis URL; default RQ_REDIS_URL, then localhost.")
 @click.option("--spool", default=None, type=click.Path(path_type=Path), help="Where standard input is kept.")
+@click.option("--ready-file", hidden=True, default=None, type=click.Path(path_type=Path))
 @settings_options
-def enqueue(
-    source: str, run_name: str | None, output: str, url: str | None, spool: Path | None, **values: Any
+def enqueue(  # noqa: PLR0917  # click hands options over by name
+    source: str,
+    run_name: str | None,
+    output: str,
+    url: str | None,
+    spool: Path | None,
+    ready_file: Path | None,
+    **values: Any,
 ) -> None:
     """Admit PROMPTS, a .jsonl, .jsonl.gz or .jsonl.zst file or - for standard input, to the queue.
 
@@ -48,7 +56,15 @@ def enqueue(
     """
     configure()
     try:
-        enqueue_file(source, run_name, output, url or redis_url(), spool or default_spool(), values)
+        enqueue_file(
+            source,
+            run_name,
+            output,
+            url or redis_url(),
+            spool or default_spool(),
+            values,
+            on_ready=ready_file.touch if ready_file else lambda: None,
+        )
     except PromptmillError as error:
         click.echo(f"producer: {error}", err=True)
         sys.exit(error.exit_code)
@@ -58,9 +74,18 @@ def enqueue(
 
 
 def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
-    name: str, run_name: str | None, output: str, url: str, spool: Path, values: dict[str, Any]
+    name: str,
+    run_name: str | None,
+    output: str,
+    url: str,
+    spool: Path,
+    values: dict[str, Any],
+    *,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Scan the input, prepare the run and admit every prompt.
+
+    `on_ready` is called when the run is known to be the one that was asked for, before anything is admitted.
 
     Raises:
         PromptmillError: the input, the output, the settings or Redis cannot be used.
@@ -94,6 +119,7 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
     standing = prepare_run(store, storage, settings)
     lines = report.fingerprint.lines
     log.info("run_ready", run=run, prompts=lines, redis=redact_url(url), output=storage.url)
+    on_ready()
     with ProgressLine("enqueueing", unit="prompts", total=lines) as line:
         admitter = Admitter(
             store, standing, source, report, high_water=wanted.high_water, on_progress=line.report

@@ -32,13 +32,11 @@ class Child:
         self._born = 0.0
         self._again_at = 0.0
         self._log: BinaryIO | None = None
-        self._began_at = 0
 
     def start(self) -> None:
         """Start it."""
         if self._log is None:
             self._log = self.path.open("ab")
-            self._began_at = self._log.tell()
         env = {**os.environ, **self.plan.env, "PYTHONUNBUFFERED": "1"}
         self.process = guard.spawn(self.plan.argv, env=env, stdout=self._log, stderr=self._log)
         self.starts += 1
@@ -96,12 +94,6 @@ class Child:
         if self._log:
             self._log.close()
             self._log = None
-
-    def fresh_output(self) -> bytes:
-        """What it wrote since this object first started it."""
-        with self.path.open("rb") as file:
-            file.seek(self._began_at)
-            return file.read()
 
     def tail(self) -> str:
         """The end of its log."""

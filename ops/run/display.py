@@ -25,7 +25,7 @@ class Display:
     def __init__(self, run: str) -> None:
         """Write to standard error; results and summaries are for people, too."""
         self.run = run
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
         self.live: Live | None = None
         self._phase = ""
         self._lined = float("-inf")

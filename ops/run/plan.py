@@ -18,7 +18,7 @@ STEADY_S: Final = 30.0
 
 
 class ChildPlan(msgspec.Struct, frozen=True):
-    """One process: its name, command line and what its environment adds. Secrets are in the environment only."""
+    """One process: its name, its command line, and what its environment adds: secrets are only there."""
 
     name: str
     argv: tuple[str, ...]
@@ -37,6 +37,11 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float
     flush_seconds: float
     state: Path
+
+    @property
+    def ready_file(self) -> Path:
+        """Made by the producer once the input is checked and the run is known to be the one asked for."""
+        return self.state / "ready"
 
 
 def check_servers(servers: Sequence[str]) -> list[str]:
@@ -61,6 +66,7 @@ def check_servers(servers: Sequence[str]) -> list[str]:
 def producer(plan: RunPlan, redis_url: str) -> ChildPlan:
     """The producer of a run."""
     argv = [*python("producer.cli"), "enqueue", plan.source, "--run", plan.run, "--output", plan.output]
+    argv += ["--ready-file", str(plan.ready_file)]
     return ChildPlan("producer", (*argv, *plan.flags), {"RQ_REDIS_URL": redis_url})
 
 

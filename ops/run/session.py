@@ -28,7 +28,6 @@ TICK_S: Final = 0.25
 LOOK_S: Final = 0.5
 COLLECTOR_STOP_S: Final = 30.0
 AGAIN_S: Final = 0.2
-RUN_READY: Final = b'"event": "run_ready"'
 
 log = get_logger("ops")
 
@@ -115,6 +114,7 @@ class Session:
         self.store.check()
 
     def _start_producer(self) -> None:
+        self.plan.ready_file.unlink(missing_ok=True)
         self.producer = Child(plans.producer(self.plan, self.url), self.logs)
         self.producer.start()
 
@@ -125,7 +125,7 @@ class Session:
             child.start()
 
     def _until_run_is_ready(self) -> int | None:
-        """Wait until the producer has checked the input and the run is in Redis; an exit code if it failed."""
+        """Wait until the producer has checked the input and made the run; an exit code if it failed."""
         producer = self.producer
         if producer is None:
             return None
@@ -135,22 +135,12 @@ class Session:
             if code is not None and code != 0:
                 self.display.failed(last_words(producer))
                 return code if code in (BAD_INPUT, 1) else 1
-            if self._exists() and (code == 0 or self._admission_began(producer)):
-                if code == 0:
-                    self.producer = None
+            if code == 0:
+                self.producer = None
+            if code == 0 or self.plan.ready_file.exists():
                 return None
             time.sleep(TICK_S / 5)
         return INTERRUPTED
-
-    def _exists(self) -> bool:
-        try:
-            return self.plan.run in self.store.runs()
-        except QueueError:
-            return False
-
-    def _admission_began(self, producer: Child) -> bool:
-        """Whether this producer got past its checks: only then is the run the one that was asked for."""
-        return RUN_READY in producer.fresh_output()
 
     # Watch
 
@@ -255,7 +245,7 @@ class Session:
         for child in self.consumers:
             child.signal(signal.SIGTERM)
         self.display.phase(
-            f"draining: jobs in flight get {self.plan.drain_timeout:.0f} s to end; Ctrl-C again hands them back"
+            f"draining: jobs in flight get {self.plan.drain_timeout:.0f} s; Ctrl-C again hands them back"
         )
         deadline = time.monotonic() + self.plan.drain_timeout + 10
         pushed = 1
