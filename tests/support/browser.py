@@ -108,6 +108,6 @@ class Page:
 
     async def screenshot(self, path: Path) -> bytes:
         data = base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(path.write_bytes, data)
         return data
