@@ -7,7 +7,6 @@ ready again. What to do at each probe is decided by the pure `step`; `ServerGate
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -19,16 +18,16 @@ from common.log import get_logger
 from consumers.client.health import HealthState
 from consumers.client.http import InferenceClient
 from consumers.client.info import ServerInfo
+from consumers.client.load import Load
 from consumers.client.throttle import Throttle, cap_after_overload, cap_recover
+from consumers.concurrency import Settled, by_load, by_throughput, first_target
 
 PROBE_OPEN_S: Final = 5.0
 PROBE_CLOSED_S: Final = 1.0
 SILENT_S: Final = 60.0
 """A server that fails its probes for this long is taken to have lost what it was working on."""
 
-DEFAULT_CONCURRENCY: Final = 48
-HEADROOM: Final = 1.15
-"""Requests in flight per request that the server runs: the rest wait there, so that no slot waits for us."""
+LOAD_S: Final = 2.0
 
 log = get_logger("consumer")
 
@@ -58,16 +57,6 @@ def step(state: GateState, seen: HealthState, now: float) -> tuple[GateState, bo
     return GateState(seen, since), lost
 
 
-def concurrency_for(asked: int, info: ServerInfo | None) -> int:
-    """Requests to keep in flight: as asked, or 15 % more than the server says it runs, or 48."""
-    if asked > 0:
-        return asked
-    running = info.effective_running if info else None
-    if not running:
-        return DEFAULT_CONCURRENCY
-    return max(running + 1, math.floor(running * HEADROOM))
-
-
 class ServerGate:
     """Probes one server, and says how many jobs may be in flight."""
 
@@ -84,7 +73,10 @@ class ServerGate:
         self._probe: asyncio.Future[bool] | None = None
         self._hurry = asyncio.Event()
         self._knows_server = False
-        self.target = concurrency_for(concurrency, None)
+        self.target = first_target(concurrency, None)
+        self.load: Load | None = None
+        self.completions: Callable[[], int] = lambda: 0
+        self._climb = Settled(self.target)
 
     @property
     def limit(self) -> int:
@@ -98,8 +90,9 @@ class ServerGate:
 
     def ask_for(self, concurrency: int) -> None:
         """Change how many requests are asked for; 0 is auto."""
-        self.asked = concurrency
-        self._retarget(concurrency_for(concurrency, self.info if self._knows_server else None))
+        if concurrency != self.asked:
+            self.asked = concurrency
+            self._retarget(first_target(concurrency, self.info if self._knows_server else None))
 
     def _retarget(self, target: int) -> None:
         if target != self.target or self._throttle.full != target:
@@ -139,6 +132,28 @@ class ServerGate:
             except TimeoutError:
                 continue
 
+    async def watch_load(self) -> None:
+        """Ask for the server's load until cancelled, and follow it where the number in flight is `auto`."""
+        while True:
+            await asyncio.sleep(LOAD_S)
+            if not self.state.open:
+                self.load = None
+                continue
+            self.load = await self.client.load()
+            if self.asked == 0:
+                self._adjust(self.load)
+
+    def _adjust(self, load: Load | None) -> None:
+        if load is not None and load.running is not None:
+            self._retarget(by_load(self.target, load, self.in_flight()))
+            return
+        if self._climb.target != self.target:
+            self._climb = Settled(self.target)
+        self._climb = by_throughput(
+            self._climb, now=time.monotonic(), ends=self.completions(), in_flight=self.in_flight()
+        )
+        self._retarget(self._climb.target)
+
     async def _look(self) -> bool:
         health = (await self.client.probe()).state
         was_open = self.state.open
@@ -150,7 +165,7 @@ class ServerGate:
                 health = HealthState.UNHEALTHY
             else:
                 self._knows_server = True
-                self._retarget(concurrency_for(self.asked, self.info))
+                self._retarget(first_target(self.asked, self.info))
         self.state, lost = step(self.state, health, time.monotonic())
         if self.state.open != was_open:
             log.info(

@@ -110,9 +110,11 @@ class GenerationWorker(BaseWorker):
             gate.on_change = engine.wake
             gate.on_lost = lambda: engine.hand_back(death=True)
             gate.in_flight = lambda: engine.in_flight
+            gate.completions = lambda: figures.completions
             stopper = Stopper(engine, self._loop, drain_timeout())
             helpers = [
                 asyncio.create_task(gate.run(), name="gate"),
+                asyncio.create_task(gate.watch_load(), name="load"),
                 asyncio.create_task(self._beat(store, engine, gate, figures), name="heartbeat"),
             ]
             log.info("consumer_started", worker=self.name, server=redact_url(url), pid=os.getpid())
@@ -174,6 +176,7 @@ class GenerationWorker(BaseWorker):
             "in_flight": engine.in_flight,
             "limit": gate.target,
             "cap": gate.limit,
+            "queue": gate.load.waiting if gate.load else None,
             "completions": figures.completions,
             "output_tokens": figures.output_tokens,
             "accept_length": figures.accept_length,
