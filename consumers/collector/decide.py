@@ -24,7 +24,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 def part_due(pending: Pending, counts: Counts, *, ended: bool, batch_size: int, flush_s: float) -> bool:
-    """Whether to make a part now: it would be full, the oldest has waited long enough, or nothing more comes."""
+    """Whether to make a part now: it is full, its oldest has waited long enough, or nothing more comes."""
     if not pending.waiting:
         return False
     if pending.waiting >= batch_size or (pending.oldest_s or 0.0) >= flush_s:

@@ -141,7 +141,7 @@ class Collecting:
         except RedisUnavailableError:
             raise
         except PromptmillError as error:
-            log.error("run_step_failed", run=run, error=str(error), retry_in_s=delay)
+            log.error("run_step_failed", run=run, error=str(error), retry_in_s=delay)  # noqa: TRY400  # no traceback
             self.runs.pop(run, None)
             self._blocked[run] = (time.monotonic() + delay, min(delay * 2, BACKOFF_MOST_S))
             return False
