@@ -6,16 +6,28 @@ import time
 from collections import Counter, deque
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
+
+from common.metrics import ConsumerMetrics
 from common.records import Speculation, Verdict
 
 MINUTE_S: Final = 60.0
+PAUSE_REASONS: Final = ("guard", "suspended", "results_full", "server", "draining")
+_PAUSES: Final = {
+    "paused": "guard",
+    "suspended": "suspended",
+    "full": "results_full",
+    "draining": "draining",
+}
 
 
 class Figures:
     """Counts of one consumer since it started, and over the last minute."""
 
     def __init__(self) -> None:
-        """Start at zero."""
+        """Start at zero, with a metrics registry of its own."""
+        self.registry = CollectorRegistry()
+        self.metrics = ConsumerMetrics(self.registry)
         self.started = time.time()
         self.completions = 0
         self.output_tokens = 0
@@ -28,9 +40,12 @@ class Figures:
         self._faults: deque[float] = deque()
 
     def completed(
-        self, verdict: Verdict, tokens: int, latency_s: float, speculation: Speculation | None
+        self, run: str, verdict: Verdict, tokens: int, latency_s: float, speculation: Speculation | None
     ) -> None:
         """One completion."""
+        self.metrics.completions.labels(run, verdict.value).inc()
+        self.metrics.output_tokens.labels(run).inc(tokens)
+        self.metrics.attempt_seconds.observe(latency_s)
         self.completions += 1
         self.output_tokens += tokens
         self.verdicts[verdict.value] += 1
@@ -43,12 +58,25 @@ class Figures:
 
     def failed(self, kind: str) -> None:
         """One request that brought no answer."""
+        self.metrics.request_errors.labels(kind).inc()
         self.errors[kind] += 1
         self._faults.append(time.monotonic())
 
     def buried(self, reason: str) -> None:
         """One dead letter."""
         self.dead[reason] += 1
+
+    def gauge(self, *, server: str, state: str, ready: bool, in_flight: int, limit: int) -> None:
+        """Bring the gauges up to date: what the consumer does, and why it takes no jobs if it does not."""
+        metrics = self.metrics
+        metrics.in_flight.set(in_flight)
+        metrics.limit.set(limit)
+        metrics.server_up.labels(server).set(int(ready))
+        if self.accept_length is not None:
+            metrics.accept_length.labels(server).set(self.accept_length)
+        why = _PAUSES.get(state, "" if ready else "server")
+        for reason in PAUSE_REASONS:
+            metrics.paused.labels(reason).set(int(reason == why))
 
     def last_minute(self) -> dict[str, Any]:
         """Rates over the last minute, or since the start where that is shorter."""

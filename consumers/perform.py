@@ -114,7 +114,7 @@ class Performer:
             tokens = sum(t.usage.completion_tokens or 0 for t in turns) + (
                 result.usage.completion_tokens or 0
             )
-            self.figures.completed(verdict, tokens, latency, result.speculation)
+            self.figures.completed(settings.run, verdict, tokens, latency, result.speculation)
             return Completed(line, verdict, tokens, prompt.id)
         raise AssertionError("the last position returns")
 

@@ -22,6 +22,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from common import __version__
 from common.errors import QueueError
 from common.log import configure, get_logger
+from common.metrics import serve as serve_metrics
 from common.options import parse_concurrency
 from common.settings import QUEUE_NAME, redact_url
 from common.store import RunStore, async_client
@@ -51,6 +52,7 @@ class GenerationWorker(BaseWorker):
         super().__init__(*args, **kwargs)
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._round_trips_told = 0
 
     def serialize(self) -> dict[str, Any]:
         """What RQ stores of a worker, and our mark: workers without it are strangers to this queue."""
@@ -98,6 +100,7 @@ class GenerationWorker(BaseWorker):
         store = ClaimStore(async_client(self.connection), worker=self.name, server=redact_url(url))
         async with InferenceClient(url, api_key=os.environ.get("SGLANG_API_KEY")) as client:
             figures = Figures()
+            self._serve_metrics(figures)
             gate = ServerGate(client, concurrency=asked_concurrency())
             engine = Engine(
                 store,
@@ -129,11 +132,25 @@ class GenerationWorker(BaseWorker):
             log.info("consumer_stopped", worker=self.name, completed=figures.completions)
             return engine.started > 0
 
+    def _serve_metrics(self, figures: Figures) -> None:
+        served = serve_metrics(figures.registry)
+        if served:
+            log.info("metrics", worker=self.name, address=served[0])
+
     async def _beat(self, store: ClaimStore, engine: Engine, gate: ServerGate, figures: Figures) -> None:
         """Keep claims alive, look for abandoned jobs, and show live figures, every few seconds."""
         runs = RunStore(self.connection)
         while True:
             begun = time.monotonic()
+            figures.gauge(
+                server=store.server,
+                state=engine.state,
+                ready=gate.state.open,
+                in_flight=engine.in_flight,
+                limit=gate.target,
+            )
+            figures.metrics.redis_round_trips.inc(store.round_trips - self._round_trips_told)
+            self._round_trips_told = store.round_trips
             try:
                 well, engine.ended_well = engine.ended_well, 0
                 badly, engine.ended_badly = engine.ended_badly, 0

@@ -33,7 +33,6 @@ FULL_WAIT_S: Final = 1.0
 MEMORY_SHARE: Final = 0.85
 """Of `maxmemory`: the rest is for completions, which must fit while the queue is full."""
 
-ACTION_AFTER_S: Final = 10.0
 DESCRIPTION_CHARS: Final = 200
 
 T = TypeVar("T")
@@ -139,9 +138,7 @@ class Admitter:
         self.high_water = high_water
         self.on_progress = on_progress
         self.job_timeout = int(settings.consumer.request_timeout) + 60
-        self._backlog = 0
         self._since_look = 0
-        self._max_memory = 0
 
     def run(self) -> int:
         """Admit until the input ends; returns how many chunks this call admitted.
@@ -191,7 +188,6 @@ class Admitter:
         result = self._patiently(
             lambda: self.store.admit(self.settings.run, admission, job_timeout=self.job_timeout)
         )
-        self._backlog += len(chunk.jobs)
         self.on_progress(after.index, None)
         return result > 0
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from prometheus_client import CollectorRegistry
 
 from common.errors import InputError, PromptmillError
 from common.jobs import MAX_LINE_BYTES
 from common.log import configure, get_logger
+from common.metrics import ProducerMetrics
+from common.metrics import serve as serve_metrics
 from common.options import chosen, settings_options
 from common.settings import RunSettings, check_run_name, derive_run_name, redact_url, redis_url
 from common.storage import open_storage
@@ -120,7 +123,11 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
     lines = report.fingerprint.lines
     log.info("run_ready", run=run, prompts=lines, redis=redact_url(url), output=storage.url)
     on_ready()
-    with ProgressLine("enqueueing", unit="prompts", total=lines) as line:
+    registry = CollectorRegistry()
+    metrics = ProducerMetrics(registry)
+    if served := serve_metrics(registry):
+        log.info("metrics", address=served[0])
+    with ProgressLine("enqueueing", unit="prompts", total=lines, run=run, metrics=metrics) as line:
         admitter = Admitter(
             store, standing, source, report, high_water=wanted.high_water, on_progress=line.report
         )

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from common.log import get_logger
+from common.metrics import ProducerMetrics
 from producer.admit import Waiting
 
 EVERY_S: Final = 10.0
@@ -21,8 +22,19 @@ log = get_logger("producer")
 class ProgressLine:
     """Progress of one phase; a context manager."""
 
-    def __init__(self, phase: str, *, unit: str, total: int | None = None) -> None:
-        """Show `phase`, counting `unit` up to `total`."""
+    def __init__(
+        self,
+        phase: str,
+        *,
+        unit: str,
+        total: int | None = None,
+        run: str = "",
+        metrics: ProducerMetrics | None = None,
+    ) -> None:
+        """Show `phase`, counting `unit` up to `total`; `metrics` are told of what `report` takes."""
+        self.run = run
+        self.metrics = metrics
+        self._admitted: int | None = None
         self.phase = phase
         self.unit = unit
         self.total = total
@@ -59,6 +71,14 @@ class ProgressLine:
 
     def report(self, admitted: int, waiting: Waiting | None) -> None:
         """Take prompts admitted, and why it waits; -1 is as many as before."""
+        if self.metrics:
+            for reason in ("high_water", "redis_full"):
+                self.metrics.waiting.labels(reason).set(int(waiting is not None and waiting.reason == reason))
+            if admitted >= 0:
+                if self._admitted is not None:
+                    self.metrics.admitted.labels(self.run).inc(max(0, admitted - self._admitted))
+                self._admitted = admitted
+                self.metrics.position.labels(self.run).set(admitted)
         self._show(
             admitted if admitted >= 0 else None, self.total or 1, _NOTES[waiting.reason] if waiting else ""
         )

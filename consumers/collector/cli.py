@@ -9,6 +9,7 @@ import click
 
 from common.errors import PromptmillError
 from common.log import configure, get_logger
+from common.metrics import serve as serve_metrics
 from common.settings import redact_url, redis_url
 from common.store.runs import RunStore
 from consumers.collector.serve import Collecting, Lease
@@ -43,6 +44,8 @@ def main(url: str | None, flush_seconds: float, until_idle: bool) -> None:  # no
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: collecting.stop())
         log.info("collector_started", redis=redact_url(target), server=facts.server, version=facts.version)
+        if served := serve_metrics(collecting.teller.registry):
+            log.info("metrics", address=served[0])
         lease.start()
         try:
             collecting.loop()

@@ -13,10 +13,12 @@ from collections import deque
 from typing import Any, Final
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from common.adopt import adopt_part, adopt_parts
 from common.errors import StorageConflictError
 from common.log import get_logger
+from common.metrics import CollectorMetrics
 from common.parts import DEAD_LETTERS, MANIFEST, part_name
 from common.records import Manifest, PartRow
 from common.settings import RunSettings
@@ -45,7 +47,15 @@ log = get_logger("collector")
 class RunCollector:
     """Collects one run. Only the holder of the lease should; a late one can do no harm."""
 
-    def __init__(self, store: RunStore, settings: RunSettings, token: str, *, flush_s: float) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        settings: RunSettings,
+        token: str,
+        *,
+        flush_s: float,
+        metrics: CollectorMetrics | None = None,
+    ) -> None:
         """Open the run's output.
 
         Raises:
@@ -56,10 +66,9 @@ class RunCollector:
         self.run = settings.run
         self.token = token
         self.flush_s = flush_s
+        self.metrics = metrics or CollectorMetrics(CollectorRegistry())
         self.storage: Storage = open_storage(settings.destination)
         self.samples: deque[Sample] = deque()
-        self.parts_made = 0
-        self.bytes_made = 0
         self._rows: list[PartRow] = []
         self._checked_for: str | None = None
         self._progress_at = float("-inf")
@@ -105,7 +114,8 @@ class RunCollector:
         data = part_bytes(self.store.sealed_lines(self.run, seal))
         name = part_name(seal.number)
         try:
-            self.storage.create(name, data)
+            with self.metrics.upload_seconds.time():
+                self.storage.create(name, data)
         except StorageConflictError:
             log.warning("part_exists_already", run=self.run, part=name, note="taking it over as it is")
             adopt_part(self.store, self.storage, self.run, seal.number, self.settings.generation.samples)
@@ -117,8 +127,8 @@ class RunCollector:
         if not self.store.commit(self.run, seal, row):
             log.info("part_committed_by_another", run=self.run, part=row.key)
             return
-        self.parts_made += 1
-        self.bytes_made += size
+        self.metrics.parts.labels(self.run).inc()
+        self.metrics.stored.labels(self.run).inc(row.records)
         log.info("part_stored", run=self.run, part=row.key, records=row.records, bytes=size)
 
     def publish(self, *, final: bool = False) -> None:

@@ -14,6 +14,7 @@ from common.store.claims import CLAIM_TTL_S
 from common.store.connection import RedisUnavailableError
 from common.store.runs import RunStore
 from consumers.collector.collect import RunCollector
+from consumers.collector.tell import Teller
 
 LEASE_S: Final = 15.0
 IDLE_S: Final = 0.25
@@ -74,6 +75,7 @@ class Collecting:
         self.lease = lease
         self.flush_s = flush_s
         self.until_idle = until_idle
+        self.teller = Teller()
         self.runs: dict[str, RunCollector] = {}
         self._stop = threading.Event()
         self._upkeep_at = float("-inf")
@@ -87,8 +89,10 @@ class Collecting:
         """Serve until stopped."""
         backoff = 0.5
         while not self._stop.is_set():
+            self.teller.metrics.lease_held.set(int(self.lease.held))
             if not self.lease.held:
                 self.runs.clear()
+                self.teller.forget()
                 self._stop.wait(1.0)
                 continue
             try:
@@ -125,9 +129,12 @@ class Collecting:
         try:
             if run not in self.runs:
                 settings = self.store.settings(run)
-                self.runs[run] = RunCollector(self.store, settings, self.lease.token, flush_s=self.flush_s)
+                self.runs[run] = RunCollector(
+                    self.store, settings, self.lease.token, flush_s=self.flush_s, metrics=self.teller.metrics
+                )
             busy = self.runs[run].step(redis_run_id)
         except StorageError as error:
+            self.teller.metrics.upload_failures.labels(run).inc()
             emit = log.warning if error.transient else log.error
             emit(
                 "storage_failing",
@@ -154,6 +161,7 @@ class Collecting:
         if now - self._upkeep_at < UPKEEP_S:
             return
         self._upkeep_at = now
+        self.teller.look(self.store, self.store.runs(active=True))
         if back := self.store.reap(CLAIM_TTL_S):
             log.warning("abandoned_jobs_requeued", jobs=back)
         since, queued, listed, flying, started = self.store.balance()
