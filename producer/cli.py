@@ -16,6 +16,7 @@ from common.jobs import MAX_LINE_BYTES
 from common.log import configure, get_logger
 from common.metrics import ProducerMetrics
 from common.metrics import serve as serve_metrics
+from common.missing import missing_from as what_is_missing
 from common.options import chosen, settings_options
 from common.settings import RunSettings, check_run_name, derive_run_name, redact_url, redis_url
 from common.storage import open_storage
@@ -25,6 +26,7 @@ from producer.prepare import prepare_run
 from producer.progress import ProgressLine
 from producer.scan import ScanReport, scan
 from producer.source import Source, open_source
+from producer.topup import top_up
 
 SHOWN_LINES: Final = 20
 
@@ -42,6 +44,12 @@ def main() -> None:
 @click.option("--output", required=True, envvar="PROMPTMILL_OUTPUT", help="Folder or s3://bucket/prefix.")
 @click.option("--redis", "url", default=None, help="Redis URL; default RQ_REDIS_URL, then localhost.")
 @click.option("--spool", default=None, type=click.Path(path_type=Path), help="Where standard input is kept.")
+@click.option(
+    "--missing-from",
+    default=None,
+    metavar="RUN-OUTPUT",
+    help="Admit only prompts that this earlier run lacks, or has with a verdict other than ok.",
+)
 @click.option("--ready-file", hidden=True, default=None, type=click.Path(path_type=Path))
 @settings_options
 def enqueue(  # noqa: PLR0917  # click hands options over by name
@@ -50,6 +58,7 @@ def enqueue(  # noqa: PLR0917  # click hands options over by name
     output: str,
     url: str | None,
     spool: Path | None,
+    missing_from: str | None,
     ready_file: Path | None,
     **values: Any,
 ) -> None:
@@ -66,6 +75,7 @@ def enqueue(  # noqa: PLR0917  # click hands options over by name
             url or redis_url(),
             spool or default_spool(),
             values,
+            earlier=missing_from,
             on_ready=ready_file.touch if ready_file else lambda: None,
         )
     except PromptmillError as error:
@@ -84,9 +94,10 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
     spool: Path,
     values: dict[str, Any],
     *,
+    earlier: str | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Scan the input, prepare the run and admit every prompt.
+    """Scan the input, prepare the run and admit every prompt, or only those that an `earlier` run lacks.
 
     `on_ready` is called when the run is known to be the one that was asked for, before anything is admitted.
 
@@ -102,6 +113,9 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
             "redis_without_aof", note="a restart of Redis loses what is in motion; set appendonly yes"
         )
     source = open_source(name, spool=spool)
+    if earlier:
+        missing = what_is_missing(open_storage(output_url(earlier)))
+        source = top_up(source, missing, spool=spool, max_line=MAX_LINE_BYTES)
     with ProgressLine("checking", unit="B") as line:
         report = scan(source, progress=line.update, max_line=MAX_LINE_BYTES)
     refuse_invalid(source, report, skip=wanted.skip_invalid)
