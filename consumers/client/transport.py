@@ -112,14 +112,14 @@ def failure_of(error: BaseException) -> Failure:
     words = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return Failure(kind=FailureKind.UNREACHABLE, message=f"cannot be reached ({words})")
+    if isinstance(error, aiohttp.ServerDisconnectedError) and not broke_without_a_byte(error):
+        return Failure(kind=FailureKind.DISCONNECTED, message="the connection broke within the answer's head")
     if isinstance(error, aiohttp.ClientPayloadError):
-        return Failure(
-            kind=FailureKind.DISCONNECTED, message=f"the connection broke within the answer ({words})"
-        )
+        words = f"the connection broke within the answer ({words})"
+        return Failure(kind=FailureKind.DISCONNECTED, message=words)
     if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
-        return Failure(
-            kind=FailureKind.DISCONNECTED, message=f"the connection broke before the answer ({words})"
-        )
+        words = f"the connection broke before the answer ({words})"
+        return Failure(kind=FailureKind.DISCONNECTED, message=words)
     if isinstance(error, TimeoutError):
         return Failure(kind=FailureKind.TIMEOUT, message="no answer in time", hold_s=SLOT_RELEASE_S)
     return Failure(kind=FailureKind.SERVER_FAULT, message=f"the answer is no HTTP ({words})")

@@ -8,6 +8,7 @@ import pytest
 from common.errors import UsageError
 from common.records import Message, PromptJob
 from common.settings import GenerationSettings
+from consumers.client import request
 from consumers.client.info import Dialect, ServerInfo
 from consumers.client.request import PROTECTED, build_request, check_extra_body, encode
 
@@ -196,6 +197,7 @@ def test_a_form_once_made_serves_only_its_own_settings_and_server():
     # Far more settings than are kept, each made and dropped: an address used again must not find an old form.
     for number in range(200):
         assert body(generation=GenerationSettings(max_output_tokens=number + 1))["max_tokens"] == number + 1
+    assert len(request._forms) <= request._FORMS_KEPT
 
 
 def test_ids_are_new_and_only_where_the_server_takes_them():
