@@ -1,11 +1,10 @@
-"""An input of only those prompts that an earlier run did not answer well: to repair a set without redoing it."""
+"""An input of only those prompts that an earlier run did not answer well: repairs a set without redoing it."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, cast
 
 import msgspec
 
@@ -15,8 +14,6 @@ from common.missing import Missing
 from producer.lines import read_lines
 from producer.parse import Prompt, derived_id, parse_line
 from producer.source import Source, open_source
-
-BLOCK: Final = 1 << 20
 
 log = get_logger("producer")
 
@@ -38,33 +35,30 @@ def with_id(raw: bytes, prompt: Prompt, index: int) -> bytes:
     """The line with its derived id in it; as it is where it has one of its own."""
     if prompt.id != derived_id(index):
         return raw.strip()
-    body = raw.strip()
-    return b'{"id":' + msgspec.json.encode(prompt.id) + b"," + body[1:] if b'"id"' not in body else body
+    fields = _FIELDS.decode(raw)
+    return msgspec.json.encode({**fields, "id": prompt.id})
 
 
-class _Lines(io.RawIOBase):
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Lines:
     """Lines as a stream, so that they are copied like standard input."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
-        super().__init__()
         self._lines = lines
-        self._rest = b""
         self.count = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]  # the base takes any buffer
-        while not self._rest:
-            line = next(self._lines, None)
-            if line is None:
-                return 0
+    def read(self, size: int) -> bytes:
+        """About `size` bytes, whole lines; empty at the end."""
+        block, have = [], 0
+        for line in self._lines:
+            block.append(line)
+            have += len(line)
             self.count += 1
-            self._rest = line
-        size = min(len(buffer), len(self._rest))
-        buffer[:size] = self._rest[:size]
-        self._rest = self._rest[size:]
-        return size
+            if have >= size:
+                break
+        return b"".join(block)
 
 
 def top_up(source: Source, missing: Missing, *, spool: Path, max_line: int) -> Source:
@@ -76,7 +70,7 @@ def top_up(source: Source, missing: Missing, *, spool: Path, max_line: int) -> S
         InputError: nothing is missing, or the file cannot be written.
     """
     lines = _Lines(missing_lines(source, missing, max_line=max_line))
-    made = open_source("-", spool=spool, stream=io.BufferedReader(lines, BLOCK))
+    made = open_source("-", spool=spool, stream=cast("BinaryIO", lines))
     if lines.count == 0:
         raise InputError(f"nothing of {source.name} is missing: the earlier run answered every prompt of it")
     log.info("top_up", missing=lines.count, answered=missing.answered)
