@@ -1,4 +1,4 @@
-"""An input of only those prompts that an earlier run did not answer well: repairs a set without redoing it."""
+"""An input of only those prompts that an earlier run did not answer well: it repairs a set cheaply."""
 
 from __future__ import annotations
 
