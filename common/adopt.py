@@ -7,6 +7,7 @@ completions Redis thinks open. Taking the part over marks them done, so none is 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,6 +21,7 @@ from common.storage import Storage
 from common.store.runs import RunStore
 
 PART_PREFIX: Final = "part-"
+PART_PATTERN: Final = re.compile(r"part-\d{6,}\.jsonl\.zst")
 
 log = get_logger("store")
 
@@ -47,7 +49,7 @@ def adopt_parts(store: RunStore, storage: Storage, run: str, samples: int) -> in
         OutputError: a part is damaged, or one is missing between others.
         StorageError: the output cannot be read now.
     """
-    names = [info.name for info in storage.list(PART_PREFIX)]
+    names = {info.name for info in storage.list(PART_PREFIX) if PART_PATTERN.fullmatch(info.name)}
     adopted = 0
     while (number := store.part_count(run)) < len(names):
         name = part_name(number)

@@ -24,7 +24,7 @@ from common.errors import QueueError
 from common.log import configure, get_logger
 from common.metrics import serve as serve_metrics
 from common.options import parse_concurrency
-from common.settings import QUEUE_NAME, redact_url
+from common.settings import QUEUE_NAME
 from common.store import RunStore, async_client
 from common.store.claims import HEARTBEAT_S, ClaimStore
 from consumers.client.http import InferenceClient
@@ -97,8 +97,8 @@ class GenerationWorker(BaseWorker):
 
     async def _main(self, url: str, limits: Limits) -> bool:
         self._loop = asyncio.get_running_loop()
-        store = ClaimStore(async_client(self.connection), worker=self.name, server=redact_url(url))
         async with InferenceClient(url, api_key=os.environ.get("SGLANG_API_KEY")) as client:
+            store = ClaimStore(async_client(self.connection), worker=self.name, server=client.url)
             figures = Figures()
             self._serve_metrics(figures)
             gate = ServerGate(client, concurrency=asked_concurrency())
@@ -120,7 +120,7 @@ class GenerationWorker(BaseWorker):
                 asyncio.create_task(gate.watch_load(), name="load"),
                 asyncio.create_task(self._beat(store, engine, gate, figures), name="heartbeat"),
             ]
-            log.info("consumer_started", worker=self.name, server=redact_url(url), pid=os.getpid())
+            log.info("consumer_started", worker=self.name, server=client.url, pid=os.getpid())
             try:
                 await watch(asyncio.create_task(engine.run(), name="engine"), helpers)
             finally:
@@ -140,6 +140,7 @@ class GenerationWorker(BaseWorker):
     async def _beat(self, store: ClaimStore, engine: Engine, gate: ServerGate, figures: Figures) -> None:
         """Keep claims alive, look for abandoned jobs, and show live figures, every few seconds."""
         runs = RunStore(self.connection)
+        told: set[str] = set()
         while True:
             begun = time.monotonic()
             figures.gauge(

@@ -2,13 +2,13 @@
 -- Put abandoned jobs back at the head of the queue: claims whose heartbeat has ended.
 -- ARGV: claim TTL (s), most to look at. Returns how many were put back.
 --
--- After a time in which nobody looked (Redis was down, everything was stopped) or a jump of the clock, silence
--- proves nothing: every claim then gets one whole TTL from now before it counts as abandoned.
+-- It is called every few seconds. After a gap (Redis was down, everything was stopped) or a jump of the clock,
+-- silence proves nothing: every claim then gets one whole TTL from now before it counts as abandoned.
 local ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now = now_s()
 local last = tonumber(call('GET', 'pm:reaped') or '')
 call('SET', 'pm:reaped', string.format('%.3f', now))
-if not last or now - last > ttl or last - now > 1 then
+if not last or now - last > ttl / 2 or last - now > 1 then
   local grace = call('ZRANGE', STARTED, 0, -1)
   for _, member in ipairs(grace) do call('ZADD', STARTED, 'XX', now + ttl, member) end
   return 0
