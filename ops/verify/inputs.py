@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -55,44 +56,44 @@ def find_input(manifest: Manifest, folder: Path) -> Path | None:
     return path if digest.hexdigest() == manifest.input.get("sha256") else None
 
 
-class Input:
-    """An input whose fingerprint is the run's."""
+@contextlib.contextmanager
+def open_input(name: str, manifest: Manifest, tick: Tick) -> Iterator[Input]:
+    """Read an input once and see that it is the run's.
 
-    def __init__(self, name: str, manifest: Manifest, tick: Tick) -> None:
-        """Read it once.
-
-        Raises:
-            OtherInputError: its fingerprint is another.
-            InputError: it cannot be read.
-        """
-        self.name = name
-        self._spool = tempfile.TemporaryDirectory(prefix="promptmill-verify-")
-        folder = Path(self._spool.name)
-        self._source = open_source(name, spool=folder)
-        self._report: ScanReport = scan(
-            self._source,
-            spill=folder,
+    Raises:
+        OtherInputError: its fingerprint is another.
+        InputError: it cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="promptmill-verify-") as folder:
+        spool = Path(folder)
+        source = open_source(name, spool=spool)
+        report = scan(
+            source,
+            spill=spool,
             progress=lambda done, size: tick(READ, done, size),
             keep_invalid=0,
             max_line=MAX_LINE_BYTES,
         )
-        found, wanted = self._report.fingerprint, fingerprint_of(manifest)
+        found, wanted = report.fingerprint, fingerprint_of(manifest)
         if found != wanted:
-            self.close()
             raise OtherInputError(
                 f"{name} is not the input of run {manifest.run}: its SHA-256 is {found.sha256}, the manifest "
                 f"says {wanted.sha256}. {describe_change(wanted, found)}"
             )
+        yield Input(source, report)
 
-    def close(self) -> None:
-        """Remove the copy that standard input was read from."""
-        self._spool.cleanup()
+
+class Input(msgspec.Struct, frozen=True):
+    """An input whose fingerprint is the run's."""
+
+    source: Source
+    report: ScanReport
 
     def expected(self, generation: GenerationSettings, tick: Tick) -> Expected:
         """What it says that each record must hold."""
         expected = Expected(generation)
-        total = self._report.fingerprint.lines
-        with read_prompts(self._source, self._report) as reader:
+        total = self.report.fingerprint.lines
+        with read_prompts(self.source, self.report) as reader:
             for number, item in enumerate(reader):
                 expected.add(item)
                 if number % 1000 == 0:
@@ -105,7 +106,7 @@ class Input:
         found: dict[int, str] = {}
         if not wanted:
             return found
-        with read_prompts(self._source, self._report) as reader:
+        with read_prompts(self.source, self.report) as reader:
             for item in reader:
                 if item.index in wanted:
                     found[item.index] = item.id

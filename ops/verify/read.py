@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ from common.settings import RunSettings
 from common.storage import Storage
 from ops.verify.check import Checker, check_counts, check_numbering
 from ops.verify.findings import SHOWN, Findings, Kind
-from ops.verify.inputs import Input, OtherInputError, Tick, find_input, fingerprint_of
+from ops.verify.inputs import Input, OtherInputError, Tick, find_input, fingerprint_of, open_input
 from ops.verify.report import Outcome, Report
 
 PARTS: Final = "reading the parts"
@@ -58,7 +59,7 @@ def verify(storage: Storage, *, source: str | None, here: Path, tick: Tick) -> R
     settings, fingerprint = _settings(storage, manifest)
     found = source
     if found is None and (path := find_input(manifest, here)) is not None:
-        found = str(path.relative_to(here))
+        found = str(path)
     return _Verification(storage, manifest, settings, fingerprint, tick).run(found)
 
 
@@ -92,23 +93,16 @@ class _Verification:
         self.lost = 0
 
     def run(self, source: str | None) -> Report:
-        early = Findings()
-        progress = self._progress(early)
-        input_ = self._open(source, early)
-        try:
-            return self._check(progress, input_, early)
-        finally:
-            if input_ is not None:
-                input_.close()
-
-    def _open(self, source: str | None, findings: Findings) -> Input | None:
-        if source is None:
-            return None
-        try:
-            return Input(source, self.manifest, self.tick)
-        except OtherInputError as error:
-            findings.add(Kind.INPUT, str(error))
-            return None
+        findings = Findings()
+        progress = self._progress(findings)
+        with contextlib.ExitStack() as open_files:
+            input_ = None
+            if source is not None:
+                try:
+                    input_ = open_files.enter_context(open_input(source, self.manifest, self.tick))
+                except OtherInputError as error:
+                    findings.add(Kind.INPUT, str(error))
+            return self._check(progress, input_, findings)
 
     def _check(self, progress: Progress | None, input_: Input | None, findings: Findings) -> Report:
         manifest, rows = self.manifest, self.manifest.parts
@@ -146,7 +140,7 @@ class _Verification:
             missing=missing,
             parts=len(rows),
             parts_unlisted=unlisted,
-            input=input_.name if input_ else None,
+            input=input_.source.name if input_ else None,
             tallies=tallies,
             findings=findings.all(),
             notes=self.notes,

@@ -96,14 +96,15 @@ def verdict(report: Report) -> str:
     content = _content(report)
     if report.outcome is Outcome.PROVEN:
         return f"PROVEN: each of the {what} ended exactly once, {ends}. {content}"
+    newer = report.parts_unlisted
     more = (
-        f" {report.parts_unlisted:,} more parts are stored and not in the manifest yet;"
-        if (report.parts_unlisted)
+        f" {newer:,} newer {'part is' if newer == 1 else 'parts are'} not in the manifest yet."
+        if newer
         else ""
     )
     return (
-        f"NOT FINISHED: the run is {report.state}. Of the {what}, {ends}, each exactly once;{more} "
-        f"{report.missing:,} have no end in what could be read so far. Nothing is wrong. {content}"
+        f"NOT FINISHED: the run is {report.state}. Of the {what}, {ends}, each exactly once; "
+        f"{report.missing:,} have no end in what could be read so far.{more} Nothing is wrong. {content}"
     )
 
 
