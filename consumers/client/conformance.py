@@ -28,6 +28,7 @@ ANSWER_TOKENS: Final = 512
 ANSWER_TIMEOUT_S: Final = 300.0
 _SHORT_TOKENS: Final = 4
 _LONG_TOKENS: Final = 100_000
+_PROMPT_ROOM: Final = 256
 _ABORT_AFTER_S: Final = 0.3
 _ABORT_WITHIN_S: Final = 15.0
 _PARALLEL: Final = 4
@@ -166,8 +167,8 @@ class _Suite:
         return _result("parallel", not bad, bad[0] if bad else f"{_PARALLEL} at once are answered")
 
     async def speculation(self) -> CheckResult:
-        if not self.info.speculative_algorithm:
-            return CheckResult("speculation", CheckStatus.SKIP, "no speculative decoding")
+        if not self.info.speculative_algorithm or not self.info.at_least(0, 5, 13):
+            return CheckResult("speculation", CheckStatus.SKIP, "not in use, or SGLang older than 0.5.13")
         outcome = await self.ask("Count to 9.", max_output_tokens=64)
         found = outcome.speculation if isinstance(outcome, Success) else None
         if found is None:
@@ -232,7 +233,8 @@ class _Suite:
         return _soft("request_id", got == rid, "kept" if got == rid else f"sent {rid}, got {got}")
 
     async def abort(self) -> CheckResult:
-        request = self.request("Count upwards.", max_output_tokens=_LONG_TOKENS, ignore_eos=True)
+        tokens = (self.info.context_length or _LONG_TOKENS) - _PROMPT_ROOM
+        request = self.request("Count upwards.", max_output_tokens=max(tokens, 1), ignore_eos=True)
         if request.rid_field != "rid":
             return CheckResult("abort", CheckStatus.SKIP, "no abort endpoint")
         rid = new_rid()

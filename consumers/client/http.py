@@ -183,13 +183,13 @@ class InferenceClient:
         """
         loop = asyncio.get_running_loop()
         while True:
-            started = loop.time()
-            reply = await self.fetch("GET", _HEALTH_PATHS[self._health_path], timeout_s=timeout_s)
+            started, place = loop.time(), self._health_path
+            reply = await self.fetch("GET", _HEALTH_PATHS[place], timeout_s=timeout_s)
             if isinstance(reply, Failure):
                 return self._no_answer(reply)
-            if reply.status not in _NO_SUCH_PATH or self._health_path == len(_HEALTH_PATHS) - 1:
+            if reply.status not in _NO_SUCH_PATH or place == len(_HEALTH_PATHS) - 1:
                 break
-            self._health_path += 1
+            self._health_path = place + 1
         took = loop.time() - started
         health = read_health(reply.status, reply.body, was_ready=self._was_ready, took_s=took)
         self._was_ready = self._was_ready or health.ready
@@ -229,8 +229,8 @@ class InferenceClient:
 
     async def load(self, timeout_s: float = PROBE_TIMEOUT_S) -> Load | None:
         """Ask how busy the server is; `None` where no endpoint tells. The one that did is asked again."""
-        while self._load_path is not None:
-            path = _LOAD_PATHS[self._load_path]
+        while (place := self._load_path) is not None:
+            path = _LOAD_PATHS[place]
             reply = await self.fetch("GET", path, timeout_s=timeout_s)
             if isinstance(reply, Failure):
                 return None
@@ -239,8 +239,7 @@ class InferenceClient:
                 return found
             if reply.status >= _SERVER_ERROR and reply.status != _NOT_SWITCHED_ON:
                 return None
-            following = self._load_path + 1
-            self._load_path = following if following < len(_LOAD_PATHS) else None
+            self._load_path = place + 1 if place + 1 < len(_LOAD_PATHS) else None
         return None
 
 

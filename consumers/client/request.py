@@ -139,8 +139,7 @@ def _form(job: PromptJob, generation: GenerationSettings, server: ServerInfo, se
     wanted = _wanted(job, generation)
     if seed is not None:
         wanted["seed"] = seed
-    template = {**wanted.get("chat_template_kwargs", {})}
-    template.setdefault("enable_thinking", wanted["thinking"])
+    template = {**wanted.get("chat_template_kwargs", {}), "enable_thinking": wanted["thinking"]}
     body: dict[str, Any] = {
         "model": wanted.get("model") or server.model or "default",
         "max_tokens": wanted["max_output_tokens"],
@@ -191,10 +190,11 @@ def _lay_over(wanted: dict[str, Any], layer: Mapping[str, Any]) -> None:
     kwargs = found.pop("chat_template_kwargs", None)
     if found.get("reasoning_effort") == "none":
         found.setdefault("thinking", False)
+    if isinstance(kwargs, dict):
+        found["thinking"] = kwargs.get("enable_thinking", found.get("thinking"))
+        wanted["chat_template_kwargs"] = {**wanted.get("chat_template_kwargs", {}), **kwargs}
     # A nulled setting would leave the choice to the server: the run's own stands.
     wanted.update({name: value for name, value in found.items() if value is not None or name not in wanted})
-    if isinstance(kwargs, dict):
-        wanted["chat_template_kwargs"] = {**wanted.get("chat_template_kwargs", {}), **kwargs}
 
 
 def _dialect_fields(server: ServerInfo, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -413,6 +413,7 @@ async def test_a_server_that_comes_back_is_starting_not_draining():
 
 # Info and load
 
+_FIRST_LOAD = "/v1/loads?include=core,spec"
 LOADS = {"loads": [{"num_running_reqs": 2, "num_waiting_reqs": 0, "max_running_requests": 16}]}
 
 
@@ -507,6 +508,19 @@ async def test_the_load_endpoint_that_tells_is_the_one_asked_again():
             assert load is not None
             assert load.running == 1
         assert [asked.path for asked in stub.asked][1:] == ["/get_load", "/get_load"]
+
+
+@on_both_loops
+async def test_asking_twice_at_once_skips_no_endpoint():
+    paths = {"/get_load": reply(200, [{"num_reqs": 1, "num_waiting_reqs": 0}]), "/health": reply(200)}
+    async with WireStub(by_path(paths)) as stub, InferenceClient(stub.url) as client:
+        loads = await asyncio.gather(client.load(), client.load(), client.load())
+        assert all(load is not None for load in loads)
+        assert [health.ready for health in await asyncio.gather(client.probe(), client.probe())] == [
+            True,
+            True,
+        ]
+        assert {asked.path for asked in stub.asked} <= {_FIRST_LOAD, "/get_load", "/ready", "/health"}
 
 
 @on_both_loops

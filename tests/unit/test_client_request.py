@@ -128,6 +128,15 @@ def test_settings_in_the_extra_body_take_effect_whatever_they_are_called():
     assert sent["chat_template_kwargs"] == {"a": 1, "enable_thinking": True}
 
 
+def test_a_lines_word_on_thinking_counts_however_the_run_put_its_own():
+    generation = GenerationSettings(extra_body={"chat_template_kwargs": {"enable_thinking": False, "a": 1}})
+    assert body(generation=generation)["chat_template_kwargs"] == {"enable_thinking": False, "a": 1}
+    assert body(generation=generation, thinking=True)["chat_template_kwargs"] == {
+        "enable_thinking": True,
+        "a": 1,
+    }
+
+
 @pytest.mark.parametrize("name", sorted(PROTECTED))
 def test_what_the_client_decides_cannot_be_overridden(name):
     sent = body(**{name: "mine"}, extra_body={name: "mine"})
