@@ -165,10 +165,10 @@ class GenerationWorker(BaseWorker):
                     ),
                     figures=self._figures(engine, gate, figures, store),
                 )
-                if lost:
-                    log.warning(
-                        "claims_lost", jobs=len(lost), note="redelivered while this consumer was silent"
-                    )
+                fresh = {claim.execution for claim in lost} - told
+                told = {claim.execution for claim in lost}
+                if fresh:
+                    log.warning("claims_lost", jobs=len(fresh), note="redelivered while it was silent")
                 if back := await store.reap():
                     log.warning("abandoned_jobs_requeued", jobs=back)
                 if not known:
