@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """Limits in seconds. No attempt starts after `total_s`; the caller decides what then."""
+    """Limits in seconds. No attempt starts after `total_s`, though the last may take its timeouts more."""
 
     total_s: float = 30.0
     first_pause_s: float = 0.2

@@ -75,7 +75,7 @@ def classify(status: int, code: str) -> Fault:
 
 
 _REMEDIES: Final = {
-    Fault.MISSING: "Look at who removes objects there",
+    Fault.MISSING: "Check the output and AWS_ENDPOINT_URL, and whether somebody removes objects there",
     Fault.EXISTS: "The name is taken",
     Fault.CONDITION_UNSUPPORTED: "The store cannot do this: use another store",
     Fault.PASSING: "The store or the way to it is unwell: nothing is lost, try again when it is back",

@@ -103,7 +103,7 @@ class S3Storage:
             page = self._patiently(partial(self._bucket.page, self._root + prefix, token))
             for key, size in page.objects:
                 name = key.removeprefix(self._root)
-                if is_listed(name, prefix) and not name.endswith("/"):
+                if name and is_listed(name, prefix) and not name.endswith("/"):  # no folder markers
                     found.append(ObjectInfo(name, size))
             token = page.next_token
             if token is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import random
 import signal
@@ -44,6 +45,7 @@ Kind = Literal[
     "lost_answer",  # let the store do it, then cut the connection instead of answering
     "silent_success",  # let the store do it, then answer `status` as if it had not
     "slow",  # wait `delay_s`, then go on as usual
+    "slow_body",  # take the request's body in sips over `delay_s`, then go on as usual
     "hang",  # wait `delay_s`, then cut the connection
     "truncate_answer",  # send half of the store's answer body, then cut the connection
     "ignore_condition",  # drop If-None-Match, as stores do that do not know it (breaks signatures)
@@ -196,8 +198,11 @@ class FaultProxy:
 
     async def _act(self, request: web.Request, fault: Fault | None) -> web.StreamResponse:
         kind = fault.kind if fault else None
-        if fault is None or kind in {"slow", "ignore_condition"}:
-            await asyncio.sleep(fault.delay_s if fault and kind == "slow" else 0)
+        if kind == "slow_body":
+            await _sip(request, fault.delay_s)
+        if kind == "slow":
+            await asyncio.sleep(fault.delay_s)
+        if kind in {None, "slow", "slow_body", "ignore_condition"}:
             return await self._forward(request, drop_condition=kind == "ignore_condition")
         if kind == "truncate_answer":
             return await self._truncate(request)
@@ -217,9 +222,9 @@ class FaultProxy:
             if name.lower() not in _HOP_BY_HOP and not (drop_condition and name.lower() == "if-none-match")
         ]
         url = URL(self._upstream + request.raw_path, encoded=True)
-        body = await request.read()
+        body = await request.read()  # aiohttp wants large ones as a stream
         async with self._client.request(
-            request.method, url, headers=headers, data=body, allow_redirects=False
+            request.method, url, headers=headers, data=io.BytesIO(body), allow_redirects=False
         ) as answer:
             content = await answer.read()
             kept = [
@@ -239,6 +244,17 @@ class FaultProxy:
         await answer.write(content[: len(content) // 2])
         _cut(request)
         return answer
+
+
+async def _sip(request: web.Request, seconds: float) -> None:
+    """Read the body slowly, and keep it for whoever reads it next."""
+    size = request.content_length or 0
+    body = bytearray()
+    while len(body) < size:
+        sip = await request.content.readexactly(min(size // 50 + 1, size - len(body)))
+        body += sip
+        await asyncio.sleep(seconds / 50)
+    request._read_bytes = bytes(body)
 
 
 def _answer(request: web.Request, fault: Fault) -> web.Response:

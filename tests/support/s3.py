@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import boto3
@@ -32,11 +33,14 @@ class S3Server:
 
     def client(self) -> Any:
         """A plain boto3 client, for looking behind the product's back."""
-        # A session of its own: the default one keeps the credentials that it saw first.
-        return boto3.session.Session(self.access_key, self.secret_key).client(
-            "s3", endpoint_url=self.endpoint
-        )
+        return _client(self.endpoint, self.access_key, self.secret_key)
 
     def url(self, prefix: str = "completions") -> str:
         """An output URL in the bucket."""
         return f"s3://{self.bucket}/{prefix}"
+
+
+@cache
+def _client(endpoint: str, access_key: str, secret_key: str) -> Any:
+    # A session of its own: the default one keeps the credentials that it saw first.
+    return boto3.session.Session(access_key, secret_key).client("s3", endpoint_url=endpoint)

@@ -1,0 +1,80 @@
+"""S3 stores of several kinds, and a faulty way to each."""
+
+from __future__ import annotations
+
+import http.server
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from support.faulty_s3 import FaultyS3
+from support.need import require
+from support.s3 import S3Server
+from support.swift_s3 import ACCESS_KEY, SECRET_KEY, interpreter, running_swift
+
+
+@pytest.fixture(scope="session")
+def swift(tmp_path_factory):
+    require(interpreter(), "OpenStack Swift: pip install swift, or name a Python that has it")
+    with running_swift(tmp_path_factory.mktemp("swift")) as url:
+        yield url
+
+
+@pytest.fixture(params=["moto", "swift"])
+def s3_store(request, s3_server, monkeypatch):
+    """A store with a bucket, named by boto3's environment: one that is quick, one that checks all."""
+    if request.param == "moto":
+        return s3_server
+    server = S3Server(request.getfixturevalue("swift"), s3_server.bucket, ACCESS_KEY, SECRET_KEY)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    server.client().create_bucket(Bucket=server.bucket)
+    return server
+
+
+@pytest.fixture
+def faulty_store(s3_store, monkeypatch):
+    """A proxy before the store, named by boto3's environment in the store's place."""
+    with FaultyS3(s3_store.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
+
+
+@pytest.fixture
+def faulty_s3(s3_server, monkeypatch):
+    """The same before the quick store alone, where the store makes no difference."""
+    with FaultyS3(s3_server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
+
+
+@pytest.fixture
+def self_signed_server(tmp_path):
+    """The URL of an HTTPS server whose certificate is its own authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "both.pem").write_bytes(plain + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "both.pem")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    server.handle_error = lambda *_: None
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
