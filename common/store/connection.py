@@ -46,7 +46,10 @@ class RedisFullError(QueueError):
 
 
 class RedisFacts(msgspec.Struct, frozen=True):
-    """What one Redis says of itself. Memory in bytes; `max_memory` 0 is no limit."""
+    """What one Redis says of itself. Memory in bytes; `max_memory` 0 is no limit.
+
+    `system_memory` is that of its machine, 0 where it is not told.
+    """
 
     version: str
     server: str
@@ -56,6 +59,7 @@ class RedisFacts(msgspec.Struct, frozen=True):
     used_memory: int
     max_memory: int
     listpack_value: int | None
+    system_memory: int = 0
 
     @property
     def waits_for_disk(self) -> bool:
@@ -172,6 +176,7 @@ def redis_facts(client: redis.Redis) -> RedisFacts:
         used_memory=int(info.get("used_memory", 0)),
         max_memory=int(info.get("maxmemory", 0)),
         listpack_value=listpack,
+        system_memory=int(info.get("total_system_memory", 0)),
     )
 
 
