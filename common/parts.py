@@ -18,7 +18,7 @@ from common.errors import ObjectMissingError, RunNotFoundError, StorageError
 from common.records import DeadLetter, Manifest, PartRow, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from concurrent.futures import Future
 
     from common.storage import Storage
@@ -28,7 +28,7 @@ PROGRESS: Final = "progress.json"
 DEAD_LETTERS: Final = "dead.jsonl"
 PART_NAME: Final = "part-{number:06d}.jsonl.zst"
 
-BLOCK: Final = 1 << 20
+BLOCK: Final = 1 << 22
 """Bytes of decompressed text held at a time; a longer line is still read whole."""
 
 T = TypeVar("T")
@@ -104,8 +104,8 @@ def read_part(storage: Storage, row: PartRow) -> bytes:
     return data
 
 
-def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
-    """Yield a part's lines in lists of one decompressed block each, without their line ends.
+def iter_texts(data: bytes, *, name: str) -> Iterator[bytes]:
+    """Decompress a part and yield its text in blocks of whole lines, each with its line end.
 
     Raises:
         OutputError: it is not zstd, or is cut off.
@@ -114,14 +114,25 @@ def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
     try:
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             while block := reader.read(BLOCK):
-                lines = (carry + block if carry else block).split(b"\n")
-                carry = lines.pop()
-                if lines:
-                    yield lines
+                end = block.rfind(b"\n") + 1
+                if not end:
+                    carry += block
+                    continue
+                yield carry + block[:end] if carry or end < len(block) else block
+                carry = block[end:]
     except zstandard.ZstdError as error:
         raise OutputError(f"{name} cannot be decompressed: {error}") from error
     if carry:
         raise OutputError(f"{name} is cut off: its last line has no end")
+
+
+def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
+    """Yield a part's lines in lists of one decompressed block each, without their line ends.
+
+    Raises:
+        OutputError: it is not zstd, or is cut off.
+    """
+    return (text[:-1].split(b"\n") for text in iter_texts(data, name=name))
 
 
 def iter_blocks(
@@ -129,8 +140,8 @@ def iter_blocks(
     rows: Iterable[PartRow],
     *,
     skip: Callable[[OutputError], None] | None = None,
-) -> Iterator[tuple[PartRow, int, list[bytes]]]:
-    """Yield the raw lines of parts, some at a time, with their part and the number of the first of them.
+) -> Generator[tuple[PartRow, int, bytes], None, None]:
+    """Yield the text of parts, some whole lines at a time, with their part and the number of the first line.
 
     Args:
         storage: the run's output.
@@ -142,9 +153,9 @@ def iter_blocks(
     """
     for row, data in iter_parts(storage, rows, skip=skip):
         count = 0
-        for lines in iter_lines(data, name=row.key):
-            yield row, count + 1, lines
-            count += len(lines)
+        for text in iter_texts(data, name=row.key):
+            yield row, count + 1, text
+            count += text.count(b"\n")
         if count != row.records:
             raise OutputError(
                 f"{row.key} in {storage.url} holds {count} records, the manifest says {row.records}"
@@ -220,6 +231,6 @@ def iter_part_records(
     Raises:
         OutputError: a part is missing or damaged, or a line of it is not a record.
     """
-    for row, first, lines in iter_blocks(storage, manifest.parts):
-        for number, line in enumerate(lines, first):
+    for row, first, text in iter_blocks(storage, manifest.parts):
+        for number, line in enumerate(text[:-1].split(b"\n"), first):
             yield decode_line(decode, line, key=row.key, number=number)

@@ -1,0 +1,118 @@
+"""Rows into Arrow columns, with a declared schema.
+
+Columns are built flat, value lists first and nesting after, since a list of dictionaries per row costs
+several times what the text itself does.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from ops.export import schema
+from ops.export.rows import row_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from common.records import Message
+    from ops.export.rows import Columnar
+    from ops.export.tokens import TokenRow
+
+
+def _arrow(kind: Any) -> pa.DataType:
+    if isinstance(kind, list):
+        return pa.list_(_arrow(kind[0]))
+    if isinstance(kind, dict):
+        return pa.struct([(name, _arrow(inner)) for name, inner in kind.items()])
+    return pa.type_for_alias(kind)
+
+
+ROW_SCHEMA: Final = pa.schema([(name, _arrow(kind)) for name, kind in schema.ROW.items()])
+TOKEN_SCHEMA: Final = pa.schema([(name, _arrow(kind)) for name, kind in schema.TOKENS.items()])
+
+
+def weigh_record(record: Columnar) -> int:
+    """About how much text a record has, in characters."""
+    answer = record.response
+    return len(answer.content or "") + len(answer.reasoning_content or "") + 1000
+
+
+def weigh_tokens(row: TokenRow) -> int:
+    """About how many bytes a row of token ids takes."""
+    return len(row.ids)
+
+
+def record_table(records: Sequence[Columnar]) -> pa.Table:
+    """The rows of a `parquet` export as a table."""
+    columns: list[Any] = []
+    for field in ROW_SCHEMA:
+        values = list(map(attrgetter(field.name), records))
+        make = _MAKERS.get(field.name)
+        columns.append(pa.array(values, field.type) if make is None else make(field.type, values))
+    return pa.Table.from_arrays(columns, schema=ROW_SCHEMA)
+
+
+def token_table(rows: Sequence[TokenRow]) -> pa.Table:
+    """Rows of token ids as a table."""
+    columns: list[Any] = []
+    for field in TOKEN_SCHEMA:
+        if field.name == "input_ids":
+            columns.append(_packed(pa.int32(), (row.ids for row in rows)))
+        elif field.name == "loss_mask":
+            columns.append(_packed(pa.int8(), (row.mask for row in rows)))
+        else:
+            columns.append(pa.array([getattr(row, field.name) for row in rows], field.type))
+    return pa.Table.from_arrays(columns, schema=TOKEN_SCHEMA)
+
+
+def _packed(kind: pa.DataType, pieces: Iterable[bytes]) -> Any:
+    """A list column from each row's packed values."""
+    data = list(pieces)
+    width = kind.bit_width // 8
+    values = pa.Array.from_buffers(kind, sum(map(len, data)) // width, [None, pa.py_buffer(b"".join(data))])
+    return pa.ListArray.from_arrays(_offsets(len(piece) // width for piece in data), values)
+
+
+def _offsets(lengths: Iterable[int]) -> Any:
+    return pa.array(accumulate(lengths, initial=0), pa.int32())
+
+
+def _struct(kind: pa.DataType, items: Sequence[Any]) -> Any:
+    """A struct column from objects that have the struct's fields as attributes; None is a null."""
+    missing = [item is None for item in items]
+    if any(missing):
+        blank = SimpleNamespace(**dict.fromkeys(field.name for field in kind))
+        items = [blank if item is None else item for item in items]
+    fields = [pa.array(list(map(attrgetter(field.name), items)), field.type) for field in kind]
+    mask = pa.array(missing) if any(missing) else None
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=mask)
+
+
+def _messages(kind: pa.DataType, values: Sequence[Sequence[Message]]) -> Any:
+    flat = [row_message(message) for messages in values for message in messages]
+    return pa.ListArray.from_arrays(_offsets(map(len, values)), _struct(kind.value_type, flat))
+
+
+def _turns(kind: pa.DataType, values: Sequence[Any]) -> Any:
+    return pa.array(msgspec.to_builtins(values), kind)  # rare, so by way of plain dictionaries
+
+
+def _raw(kind: pa.DataType, values: Sequence[msgspec.Raw | None]) -> Any:
+    return pa.array([None if value is None else str(value, "utf-8") for value in values], kind)
+
+
+_MAKERS: Final[dict[str, Callable[[pa.DataType, Any], Any]]] = {
+    "messages": _messages,
+    "response": _struct,
+    "usage": _struct,
+    "speculation": _struct,
+    "turns": _turns,
+    "params": _raw,
+    "metadata": _raw,
+}

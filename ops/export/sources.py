@@ -1,0 +1,181 @@
+"""The run outputs that an export reads, and the proof that each is whole."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from common.missing import samples_of
+from common.parts import MANIFEST, decode_line, iter_blocks, iter_dead_letters, read_manifest
+from common.records import DeadReason, Manifest, PartRow
+from common.storage import Storage
+from ops.export.ahead import ahead
+from ops.export.errors import GapsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from common.parts import OutputError, T
+
+_SHOWN: Final = 5
+_BLOCKS_AHEAD: Final = 4
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One run's output, with its place on the command line counted from 0."""
+
+    number: int
+    storage: Storage
+    manifest: Manifest
+    samples: int
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return f"run {self.manifest.run} ({self.storage.url})"
+
+    @property
+    def digest(self) -> str:
+        """What makes its content the same content: every part's name and hash."""
+        rows = [(row.key, row.records, row.sha256) for row in self.manifest.parts]
+        return hashlib.sha256(msgspec.json.encode([self.manifest.run, rows])).hexdigest()
+
+
+def open_source(number: int, storage: Storage, *, allow_gaps: bool) -> Source:
+    """Read a run's manifest and check what can be checked without reading parts.
+
+    Raises:
+        RunNotFoundError: there is no run's output.
+        GapsError: the run is not finished, or its parts and counts do not add up, and gaps are not allowed.
+    """
+    manifest = read_manifest(storage)
+    source = Source(number, storage, manifest, samples_of(manifest))
+    keys = [row.key for row in manifest.parts]
+    if len(set(keys)) < len(keys):
+        raise GapsError(f"{source.name}: {MANIFEST} names a part twice; run ops verify on it")
+    if not allow_gaps:
+        problem = _problem_with(source, keys)
+        if problem:
+            raise GapsError(f"{source.name} {problem}; give --allow-gaps to export what there is")
+    return source
+
+
+def _problem_with(source: Source, keys: list[str]) -> str | None:
+    manifest = source.manifest
+    records = sum(row.records for row in manifest.parts)
+    if manifest.finished_at is None or manifest.accepted != manifest.completed + manifest.dead:
+        return (
+            f"is not finished: of {manifest.accepted} accepted, {manifest.completed} are completed and "
+            f"{manifest.dead} dead"
+        )
+    if records != manifest.completed:
+        return f"lacks records: {manifest.completed} are completed, its parts hold {records}"
+    extra = sorted({info.name for info in source.storage.list("part-")}.difference(keys))
+    if extra:
+        return f"holds {len(extra)} parts that {MANIFEST} does not name, such as {extra[0]}"
+    return None
+
+
+def iter_source(
+    source: Source, decoder: msgspec.json.Decoder[T], *, skip: Callable[[OutputError], None] | None = None
+) -> Iterator[T]:
+    """Yield what `decoder` makes of every line of a source, decoding a block of lines at a time.
+
+    Raises:
+        OutputError: a part is missing or damaged and there is no `skip` to tell, or a line is not a record.
+    """
+    blocks = iter_blocks(source.storage, source.manifest.parts, skip=skip)
+    for row, first, text in ahead(blocks, _BLOCKS_AHEAD):
+        try:
+            found = decoder.decode_lines(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Once more, line by line, to say which one it is.
+            found = [_decode_line(decoder, row, number, line) for number, line in _numbered(text, first)]
+        yield from found
+
+
+def iter_source_lines(
+    source: Source, decoder: msgspec.json.Decoder[T], *, skip: Callable[[OutputError], None] | None = None
+) -> Iterator[tuple[bytes, T]]:
+    """Yield every line of a source with what `decoder` makes of it.
+
+    Raises:
+        OutputError: as `iter_source` does.
+    """
+    blocks = iter_blocks(source.storage, source.manifest.parts, skip=skip)
+    for row, first, text in ahead(blocks, _BLOCKS_AHEAD):
+        for number, line in _numbered(text, first):
+            yield line, _decode_line(decoder, row, number, line)
+
+
+def _decode_line(decoder: msgspec.json.Decoder[T], row: PartRow, number: int, line: bytes) -> T:
+    """Decode one line; its error names part and line."""
+    return decode_line(decoder.decode, line, key=row.key, number=number)
+
+
+def _numbered(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    return enumerate(text[:-1].split(b"\n"), first)
+
+
+class Ledger:
+    """Which units of a run were seen: a bit each, so doubles and gaps are found in little memory."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._samples = source.samples
+        self._bits = bytearray()
+
+    def unit(self, index: int, sample: int) -> int:
+        """The unit that a prompt's sample is."""
+        return index * self._samples + sample
+
+    def mark(self, unit: int) -> bool:
+        """Note a unit as seen; False if it was already."""
+        place, bit = unit >> 3, 1 << (unit & 7)
+        if place >= len(self._bits):
+            self._bits.extend(bytes(max(1024, place + 1 - len(self._bits))))
+        seen = self._bits[place] & bit
+        self._bits[place] |= bit
+        return not seen
+
+    def has(self, unit: int) -> bool:
+        """Whether a unit was seen."""
+        place = unit >> 3
+        return place < len(self._bits) and bool(self._bits[place] & (1 << (unit & 7)))
+
+    def double(self, prompt_id: str, index: int, sample: int) -> GapsError:
+        """The error for a record whose unit was seen before."""
+        return GapsError(
+            f"{self._source.name} has prompt {prompt_id!r} (index {index}, sample {sample}) twice; run ops "
+            "verify on it, or give --allow-gaps to take the first"
+        )
+
+    def check_gaps(self) -> None:
+        """See that everything accepted has a record or, once `account_for_dead` was called, a dead letter.
+
+        Raises:
+            GapsError: something has neither.
+        """
+        total = self._source.manifest.accepted
+        missing = [unit for unit in range(total) if not self.has(unit)]
+        if missing:
+            samples = self._source.samples
+            shown = ", ".join(str(unit // samples) for unit in missing[:_SHOWN])
+            more = ", ..." if len(missing) > _SHOWN else ""
+            raise GapsError(
+                f"{self._source.name} has no record or dead letter for {len(missing)} of {total} prompts "
+                f"(index {shown}{more}); give --allow-gaps to export what there is, or make "
+                "them with producer enqueue --missing-from"
+            )
+
+    def account_for_dead(self) -> int:
+        """Note the run's dead letters as seen; return how many there are."""
+        count = 0
+        for letter in iter_dead_letters(self._source.storage):
+            count += 1
+            whole = letter.reason is DeadReason.INVALID_LINE
+            for sample in range(self._source.samples) if whole else (letter.sample,):
+                self.mark(self.unit(letter.index, sample))
+        return count

@@ -1,0 +1,159 @@
+"""Writing one shard: JSON lines, or Parquet. The bytes depend on the rows alone."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from io import FileIO
+    from pathlib import Path
+
+_BUFFER: Final = 1 << 20
+FEW_VALUES: Final = ("run", "verdict", "finish_reason", "model", "server", "params")
+"""Columns that repeat a few values, which a dictionary makes small; in the others one only costs time."""
+GROUP_ROWS: Final = 1000
+GROUP_BYTES: Final = 64 << 20
+"""A Parquet row group ends at the first chunk with so many rows or so much text."""
+
+
+class ShardWriter(Protocol):
+    """Takes rows in order, then finishes the file."""
+
+    def add(self, rows: Sequence[Any]) -> None:
+        """Append rows."""
+        ...
+
+    def close(self) -> int:
+        """Finish the file, durably, and return its size."""
+        ...
+
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
+        ...
+
+
+class _Background:
+    """One thread that does a writer's work in order, one piece at a time; its error comes back later."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="writer")
+        self._last: Future[None] | None = None
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Start `work` once the work before it is done."""
+        self.wait()
+        self._last = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Wait for the work that was started last, and raise its error."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def end(self) -> None:
+        """Let the thread go once it is done with what it has."""
+        self._pool.shutdown(wait=True)
+
+
+class JsonlWriter:
+    """JSON lines; a row is anything that msgspec encodes, or a line that is encoded already."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._buffer = bytearray()
+        self._encode_into = msgspec.json.Encoder().encode_into
+        self._background = _Background()
+
+    def add(self, rows: Sequence[Any]) -> None:
+        """Append rows."""
+        buffer = self._buffer
+        for row in rows:
+            if isinstance(row, bytes):
+                buffer += row
+            else:
+                self._encode_into(row, buffer, -1)
+            buffer += b"\n"
+        if len(buffer) >= _BUFFER:
+            self._background.do(partial(_write_all, self._file, buffer))
+            self._buffer = bytearray()
+
+    def close(self) -> int:
+        """Finish the file, durably, and return its size."""
+        self._background.do(partial(_write_all, self._file, self._buffer))
+        self._background.wait()
+        self._background.end()
+        size = self._file.tell()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return size
+
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
+        self._background.end()
+        self._file.close()
+
+
+class ParquetWriter:
+    """Parquet with zstd, in row groups of bounded size."""
+
+    def __init__(
+        self, path: Path, *, schema: Any, table: Callable[[Sequence[Any]], Any], weigh: Callable[[Any], int]
+    ) -> None:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - an optional part, asked for by format
+
+        self._path = path
+        self._table = table
+        self._weigh = weigh
+        names = set(schema.names)
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in FEW_VALUES if name in names],
+            write_statistics=[name for name in ("id", "index", "sample") if name in names],
+        )
+        self._rows: list[Any] = []
+        self._size = 0
+        self._background = _Background()
+
+    def add(self, rows: Sequence[Any]) -> None:
+        """Append rows."""
+        self._rows += rows
+        self._size += sum(map(self._weigh, rows))
+        if len(self._rows) >= GROUP_ROWS or self._size >= GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> int:
+        """Finish the file, durably, and return its size."""
+        self._write_group()
+        self._background.wait()
+        self._background.end()
+        self._writer.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        return self._path.stat().st_size
+
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
+        self._background.end()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        if self._rows:
+            self._background.do(partial(self._writer.write_table, self._table(self._rows)))
+            self._rows = []
+            self._size = 0
+
+
+def _write_all(file: FileIO, data: bytearray) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
