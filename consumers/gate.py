@@ -28,6 +28,7 @@ SILENT_S: Final = 60.0
 """A server that fails its probes for this long is taken to have lost what it was working on."""
 
 LOAD_S: Final = 2.0
+REFUSED_S: Final = 30.0
 
 log = get_logger("consumer")
 
@@ -73,6 +74,7 @@ class ServerGate:
         self._probe: asyncio.Future[bool] | None = None
         self._hurry = asyncio.Event()
         self._knows_server = False
+        self._blocked_until = 0.0
         self.target = first_target(concurrency, None)
         self.load: Load | None = None
         self.completions: Callable[[], int] = lambda: 0
@@ -81,11 +83,15 @@ class ServerGate:
     @property
     def limit(self) -> int:
         """Jobs in flight at most now; 0 while the server takes none."""
-        return min(self.target, self._throttle.cap) if self.state.open else 0
+        if not self.state.open or time.monotonic() < self._blocked_until:
+            return 0
+        return min(self.target, self._throttle.cap)
 
     @property
     def word(self) -> str:
         """The server's state in one word, for status screens."""
+        if time.monotonic() < self._blocked_until:
+            return "refuses requests"
         return "ready" if self.state.open else str(self.state.health.value)
 
     def ask_for(self, concurrency: int) -> None:
@@ -104,6 +110,12 @@ class ServerGate:
                 changed_at=self._throttle.changed_at,
             )
             self.on_change()
+
+    def refused(self, why: str) -> None:
+        """The server refuses every request for how it is set up, a wrong key say: take no jobs for a while."""
+        if time.monotonic() >= self._blocked_until:
+            log.error("server_refuses", server=self.client.url, reason=why, retry_in_s=REFUSED_S)
+        self._blocked_until = time.monotonic() + REFUSED_S
 
     def overloaded(self) -> None:
         """The server refused a request for load: ask less of it for a while."""

@@ -155,6 +155,10 @@ class Performer:
     ) -> Outcome:
         self.figures.failed(failure.kind.value)
         gone = False
+        if failure.kind.is_setup and "model" not in prompt.params:
+            # Every other prompt would meet the same there. It is nobody's dead letter.
+            self.gate.refused(failure.summary)
+            return HandedBack()
         if failure.kind is FailureKind.OVERLOADED:
             self.gate.overloaded()
         elif failure.kind in (FailureKind.UNREACHABLE, FailureKind.DISCONNECTED):
