@@ -112,7 +112,7 @@ class ServerGate:
             self.on_change()
 
     def refused(self, why: str) -> None:
-        """The server refuses every request for how it is set up, a wrong key say: take no jobs for a while."""
+        """The server refuses every request for how it is set up, as a wrong key: take no jobs for a while."""
         if time.monotonic() >= self._blocked_until:
             log.error("server_refuses", server=self.client.url, reason=why, retry_in_s=REFUSED_S)
         self._blocked_until = time.monotonic() + REFUSED_S
