@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from common import log as logging
-from common.errors import PromptmillError, UsageError
+from common.errors import UsageError
 from ops.launch.machine import check_ports, gpus_of, installed_version, key_file
 from ops.launch.plan import LaunchSettings, Plan, plan, state_cache_gib, state_cache_size
 from ops.launch.probe import ready
@@ -73,11 +73,7 @@ def launch(**options: Any) -> None:
     first, then servers; a second one hurries.
     """
     logging.configure()
-    try:
-        sys.exit(_launch(options))
-    except PromptmillError as error:
-        click.echo(f"ops launch: {error}", err=True)
-        sys.exit(error.exit_code)
+    sys.exit(_launch(options))
 
 
 def _launch(options: dict[str, Any]) -> int:
@@ -94,7 +90,7 @@ def _launch(options: dict[str, Any]) -> int:
     log_dir = _folder(options["log_dir"])
     if options["staged"]:
         logger.info("model_staging", model=str(model), to=settings.model)
-        report = stage(model, Path(settings.model))
+        report = stage(model, Path(settings.model), waiting=lambda: logger.info("model_staging_elsewhere"))
         logger.info("model_staged", **msgspec.structs.asdict(report))
     with key_file(log_dir.resolve(), os.environ.get(_KEY)) as path:
         plans = plan(msgspec.structs.replace(settings, key_file=path), version, traits)

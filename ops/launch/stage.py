@@ -51,22 +51,27 @@ class StageReport(msgspec.Struct, frozen=True):
     bytes_copied: int
 
 
-def stage(model: Path, folder: Path, *, spare: int = _SPARE) -> StageReport:
+def stage(
+    model: Path, folder: Path, *, spare: int = _SPARE, waiting: Callable[[], object] = lambda: None
+) -> StageReport:
     """Make `folder` a checked copy of the model's files; returns what was copied.
+
+    Another process that stages into the same folder is waited for; what it copied is checked and used.
 
     Args:
         model: The model's folder. Hidden files and folders are left out, links are followed.
         folder: Where the copy goes, for example `/dev/shm/<model>`.
         spare: Bytes that must stay free there.
+        waiting: Called once if another process has to be waited for.
 
     Raises:
-        UsageError: the model is no folder, there is not enough space, or another process is staging it.
+        UsageError: the model is no folder, there is not enough space, or it changes while it is copied.
     """
     sources = dict(_files(model))
     if not sources:
         raise UsageError(f"{model} holds no model files: --model must name a model's folder")
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with _locked(folder, waiting):
         listed = _read_list(folder)
         missing = _missing(sources, folder, listed)
         _check_space(folder, missing, spare)
@@ -112,12 +117,13 @@ def _files(model: Path) -> Iterator[tuple[str, Path]]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, waiting: Callable[[], object]) -> Iterator[None]:
     with (folder / _LOCK_NAME).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"another process is staging into {folder}: wait for it, or end it") from None
+            waiting()
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -240,9 +240,8 @@ def model(tmp_path):
 
 
 def command(model, tmp_path, *more):
-    code = "from ops.launch.cli import launch; launch()"
     places = ["--model", model, "--stage-dir", tmp_path / "shm", "--log-dir", tmp_path / "logs"]
-    return [sys.executable, "-c", code, *map(str, places), "--python", sys.executable, *more]
+    return [sys.executable, "-m", "ops.cli", "launch", *map(str, places), "--python", sys.executable, *more]
 
 
 def test_a_dry_run_prints_commands_and_starts_nothing(env, model, tmp_path):
