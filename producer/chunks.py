@@ -15,7 +15,7 @@ from common.errors import InputError
 from producer.source import FileState, Source
 
 CHUNK_BYTES: Final = 1 << 18
-_ZSTD_FEED_BYTES: Final = 4096  # a block of 4 bytes can become 128 KiB: this bounds what one feeding yields
+_ZSTD_FEED_BYTES: Final = 512  # 4 bytes can become 128 KiB, so this bounds what one feeding yields to 16 MiB
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE: Final = b"\x2a\x4d\x18"

@@ -16,7 +16,7 @@ _OUR_NAMES: Final = re.compile(
     rb'|role|content|from|value|name|tool_calls|tool_call_id)"[ \t\r\n]*:'
 )
 _ESCAPED_PRINTABLE: Final = re.compile(rb"\\u00[2-7]")
-_TYPE_FAULT: Final = re.compile(r"Expected `(\w+)[^`]*`, got `(\w+)`(?: - at `\$(?:\.(\w+))?(\[\.\.\.\])?)?")
+_TYPE_FAULT: Final = re.compile(r"Expected `(\w+)[^`]*`, got `(\w+)`(?: - at `\$\.(\w+)(\[[^\]]+\])?)?")
 _RANGE_FAULT: Final = re.compile(r"out of range - at `\$\.(\w+)")
 _WORDS: Final = {
     "array": "an array",
@@ -64,7 +64,7 @@ def _type_fault(message: str) -> str:
     wanted, got = _WORDS.get(wanted, wanted), _WORDS.get(got, got)
     if field is None:
         return f"is not a JSON object but {got}"
-    subject = f'every item of "{field}"' if item else f'"{field}"'
+    subject = f"{field}{item}" if item else f'"{field}"'
     return f"{subject} must be {wanted}, not {got}"
 
 

@@ -18,6 +18,8 @@ from typing import Final, Self
 
 import msgspec
 
+from common.errors import InputError
+
 HELD_IDS: Final = 200_000
 _FILES: Final = 256
 _BUFFER_BYTES: Final = 1 << 15
@@ -92,7 +94,11 @@ class IdIndex:
             self._temporary.cleanup()
 
     def add(self, name: str, index: int, line: int) -> None:
-        """Take the id of prompt `index` on line number `line`. Lines come in the order of the file."""
+        """Take the id of prompt `index` on line number `line`. Lines come in the order of the file.
+
+        Raises:
+            InputError: the temporary files cannot be written.
+        """
         if self._seen is None:
             self._write(name, index, line)
             return
@@ -124,7 +130,10 @@ class IdIndex:
             heapq.heappushpop(self._kept, (-repeat.index, repeat))
 
     def _spill(self) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="promptmill-ids-", dir=self._folder)
+        try:
+            self._temporary = tempfile.TemporaryDirectory(prefix="promptmill-ids-", dir=self._folder)
+        except OSError as error:
+            raise _full(error) from error
         self._buffers = [bytearray() for _ in range(_FILES)]
         seen, self._seen = self._seen or {}, None
         for name, line in seen.items():
@@ -140,8 +149,11 @@ class IdIndex:
             self._flush(number)
 
     def _flush(self, number: int) -> None:
-        with self._path(number).open("ab") as file:  # opened anew each time: 256 open files are many
-            file.write(self._buffers[number])
+        try:
+            with self._path(number).open("ab") as file:  # opened anew each time: 256 open files are many
+                file.write(self._buffers[number])
+        except OSError as error:
+            raise _full(error) from error
         self._buffers[number].clear()
 
     def _path(self, number: int) -> Path:
@@ -160,3 +172,10 @@ class IdIndex:
             first = seen.setdefault(encoded, line)
             if first != line:
                 self._repeats(Repeat(index, line, encoded.decode(), first))
+
+
+def _full(error: OSError) -> InputError:
+    return InputError(
+        f"the ids of so long an input need a temporary folder, and it cannot be written: {error}; "
+        "free some space, or set TMPDIR to a folder that has it"
+    )

@@ -41,15 +41,15 @@ def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
     """Whether `value` nests objects and arrays more than `limit` deep."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
+        if not level:
+            return False
         level = [
             item
             for parent in level
             for item in (parent.values() if type(parent) is dict else parent)
             if type(item) is dict or type(item) is list
         ]
-        if not level:
-            return False
-    return True
+    return bool(level)
 
 
 def _is_number(value: Any) -> bool:

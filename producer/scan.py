@@ -161,6 +161,7 @@ class PromptReader:
         try:
             raw = next(self._lines)
         except StopIteration:
+            self.close()
             self._check_end()
             raise
         index = self.position.index
