@@ -1,25 +1,27 @@
 #!lua flags=allow-oom
--- Queue dead letters again, as `rq requeue` does. ARGV: run, then unit numbers. Returns how many were queued.
--- They stay counted as dead until a consumer claims them. Units whose job is gone become `missing`.
+-- Queue dead letters again, with a clean record of attempts. ARGV: run, then unit numbers.
+-- Returns how many were queued. Units whose job is gone become `missing`: the producer makes their jobs again.
+-- Lines that cannot be used stay dead, and so does what `rq requeue` has queued already: a claim revives that.
 local run, n = ARGV[1], 0
 for i = 2, #ARGV do
   local unit = ARGV[i]
   local id = run .. '-' .. unit
-  if call('HEXISTS', rk(run, 'dead'), unit) == 1 then
-    if call('HEXISTS', job_key(id), 'data') == 1 then
-      if call('ZREM', FAILED, id) == 1 then
-        call('HSET', job_key(id), 'status', 'queued')
-        call('RPUSH', QUEUE, id)
-        n = n + 1
-      end
-    elseif cjson.decode(call('HGET', rk(run, 'dead'), unit)).reason ~= 'invalid_line' then
-      local letter = cjson.decode(call('HGET', rk(run, 'dead'), unit))
-      call('HDEL', rk(run, 'dead'), unit)
-      call('SETBIT', rk(run, 'done'), unit, 0)
+  local key = job_key(id)
+  local letter = call('HGET', rk(run, 'dead'), unit)
+  local reason = letter and cjson.decode(letter).reason
+  local whole = call('HEXISTS', key, 'data') == 1
+  if letter and reason ~= 'invalid_line' and (not whole or call('ZREM', FAILED, id) == 1) then
+    call('HDEL', rk(run, 'dead'), unit)
+    call('SETBIT', rk(run, 'done'), unit, 0)
+    add(run, 'dead', -1); add(run, 'queued', 1); add(run, 'dead:' .. reason, -1); add(run, 'revived', 1)
+    if whole then
+      call('HSET', key, 'status', 'queued', 'owner', '', 'attempts', 0, 'tries', 0, 'deaths', 0)
+      call('PERSIST', key)
+      call('RPUSH', QUEUE, id)
+    else
       call('SADD', rk(run, 'missing'), unit)
-      add(run, 'dead', -1); add(run, 'queued', 1); add(run, 'dead:' .. letter.reason, -1)
-      n = n + 1
     end
+    n = n + 1
   end
 end
 flush()

@@ -268,7 +268,7 @@ class ClaimStore:
 
     async def close(self) -> None:
         """Close the connection."""
-        await self.client.aclose()
+        await self.client.aclose(close_connection_pool=True)
 
 
 def _finish_reply(raw: list[Any]) -> FinishReply:

@@ -138,10 +138,10 @@ class RunCollector:
             return
         counts = self.store.counts(self.run)
         self._take_sample(now, counts)
-        dead_tally = counts.dead
-        if dead_tally != self._dead_written and (dead_tally or self._dead_written):
+        # The last word is always written: letters may have changed while their number did not.
+        if final or counts.dead != self._dead_written:
             self._write_dead_letters()
-            self._dead_written = dead_tally
+            self._dead_written = counts.dead
         state = "finished" if final else self._state()
         rate, tokens_rate = rates(list(self.samples))
         progress = progress_of(
@@ -165,6 +165,8 @@ class RunCollector:
 
     def _write_dead_letters(self) -> None:
         letters = self.store.dead_letters(self.run).values()
+        if not letters and self.storage.stat(DEAD_LETTERS) is None:
+            return
         lines = [msgspec.json.encode(letter) for letter in letters]
         self.storage.replace(DEAD_LETTERS, b"".join(line + b"\n" for line in lines))
 
