@@ -70,9 +70,9 @@ class S3Storage:
                 try:
                     if self._put_once(key, data):
                         return True
-                except S3FaultError as error:
+                except S3FaultError:
                     # The store may have kept what it did not confirm: then what is found next is our own.
-                    unsure = unsure or error.fault is Fault.PASSING
+                    unsure = True
                     raise
             self._compare(name, key, data, size)
             return unsure
