@@ -23,7 +23,7 @@ from ops.preflight.canary_checks import check_batch, check_canary
 from ops.preflight.forecast import check_timeout, forecast
 from ops.preflight.gather import FULL, QUICK
 from ops.preflight.load import Say, Target, run_batch, run_sweep
-from ops.preflight.server_checks import Asked, check_servers
+from ops.preflight.server_checks import Asked, check_server, check_together
 from ops.preflight.survey import Survey, completions_each, survey
 from ops.preflight.tokens import Fit, fit
 from ops.preflight.values import Batch, Check, Curve, Report, ServerFacts, failed, warned
@@ -248,8 +248,9 @@ class _Examination:
             request_timeout=consumer.request_timeout,
             waits=self.wanted.quick,
         )
-        self.checks += check_servers(servers, asked)
         for facts in servers:
+            self.checks += check_server(facts, asked)
             if facts.ready:
-                self.checks.append(check_canary(facts.url, facts.canary, waits=self.wanted.quick))
+                self.checks.append(check_canary(facts.url, facts.canary, waits=asked.waits))
                 self.checks += check_timeout(facts, asked)
+        self.checks += check_together(servers)

@@ -16,6 +16,7 @@ LISTPACK: Final = 4096
 """The `hash-max-listpack-value` that keeps a job's hash in one compact block."""
 
 GIB: Final = 1 << 30
+_MIB: Final = 1 << 20
 
 _GROWTH: Final = 1.1
 _COMPACT_BYTES: Final = 500
@@ -28,6 +29,11 @@ _STATE_LEAST: Final = 256 << 20
 _STATE_ROOM: Final = GIB
 _AOF_COPIES: Final = 3
 _KNOWN: Final = (7, 2)
+
+
+def size_words(size: float) -> str:
+    """Bytes as people read them."""
+    return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / _MIB:,.0f} MiB"
 
 
 def job_bytes(prompt_bytes: float, listpack: int | None) -> float:
@@ -87,19 +93,20 @@ def _check_aof(facts: RedisFacts) -> Check:
 
 
 def _check_listpack(facts: RedisFacts, prompt_bytes: float | None) -> Check:
-    name = "hash-max-listpack-value"
+    name = "compact hashes"
     if facts.listpack_value is None:
         return skipped(REDIS, name, "not told by this Redis")
     if facts.listpack_value >= LISTPACK:
-        return passed(REDIS, name, f"{facts.listpack_value:,}")
+        return passed(REDIS, name, f"hash-max-listpack-value {facts.listpack_value:,}")
     size = prompt_bytes or 0.0
-    if size and size + _JSON_BYTES > LISTPACK:
-        return passed(REDIS, name, f"{facts.listpack_value:,}; these prompts are too long to gain by more")
+    if size + _JSON_BYTES > LISTPACK:
+        return passed(REDIS, name, "these prompts are too long for any")
+    now, then = job_bytes(size, facts.listpack_value), job_bytes(size, LISTPACK)
     return warned(
         REDIS,
         name,
-        f"{facts.listpack_value:,}: a queued job takes {job_bytes(size, 0):,.0f} bytes "
-        f"instead of {job_bytes(size, LISTPACK):,.0f}",
+        f"hash-max-listpack-value {facts.listpack_value:,}: a queued job takes {now:,.0f} bytes, "
+        f"with {LISTPACK} it is {then:,.0f}",
         f"redis-cli CONFIG SET hash-max-listpack-value {LISTPACK}, and set it in redis.conf too",
     )
 
@@ -107,13 +114,13 @@ def _check_listpack(facts: RedisFacts, prompt_bytes: float | None) -> Check:
 def _check_memory(facts: RedisFacts, jobs: int | None, prompt_bytes: float | None) -> Check:
     limit = facts.max_memory or facts.system_memory
     if jobs is None or prompt_bytes is None:
-        return skipped(REDIS, "memory", f"{facts.used_memory / GIB:.2f} GiB used; no input to reckon with")
+        return skipped(REDIS, "memory", f"{size_words(facts.used_memory)} used; no input to reckon with")
     need = jobs * job_bytes(prompt_bytes, facts.listpack_value)
-    words = f"{need / GIB:.2f} GiB for {jobs:,} queued jobs, {facts.used_memory / GIB:.2f} used"
+    words = f"{size_words(need)} for {jobs:,} queued jobs, {size_words(facts.used_memory)} used"
     if not limit:
         return passed(REDIS, "memory", f"{words}, no limit told")
     whose = "maxmemory" if facts.max_memory else "the machine's memory"
-    words += f" of {limit / GIB:.2f} ({whose})"
+    words += f" of {size_words(limit)} ({whose})"
     if facts.used_memory + need <= _FULL * limit:
         return passed(REDIS, "memory", words)
     return warned(
@@ -142,10 +149,10 @@ def check_output(report: StorageReport, *, expected_bytes: float | None) -> list
 def _check_room(report: StorageReport, expected_bytes: float | None) -> Check | None:
     if report.free_bytes is None or not report.ok:
         return None
-    words = f"{report.free_bytes / GIB:.1f} GiB free"
+    words = f"{size_words(report.free_bytes)} free"
     if expected_bytes is None:
         return passed(OUTPUT, "room", words)
-    words += f" for about {expected_bytes / GIB:.1f} GiB of parts"
+    words += f" for about {size_words(expected_bytes)} of parts"
     if expected_bytes <= report.free_bytes:
         return passed(OUTPUT, "room", words)
     return warned(OUTPUT, "room", words, "make room before the disk is full: then consumers pause")
@@ -159,7 +166,7 @@ def output_bytes(completions: float, prompt_bytes: float, tokens_each: float) ->
 def check_state_room(free_bytes: int, folder: str, *, jobs: int, prompt_bytes: float) -> Check:
     """Disk for the embedded Redis: its append-only file, and a second one while it is rewritten."""
     need = _STATE_ROOM + _AOF_COPIES * jobs * job_bytes(prompt_bytes, LISTPACK)
-    words = f"{free_bytes / GIB:.1f} GiB free in {folder}, {need / GIB:.1f} are plenty"
+    words = f"{size_words(free_bytes)} free in {folder}; {size_words(need)} is plenty"
     if free_bytes >= need:
         return passed(REDIS, "disk", words)
     remedy = "make room, or put the working files elsewhere with --state"

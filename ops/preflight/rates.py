@@ -30,15 +30,16 @@ def mean_point(answers: Sequence[Answer]) -> Point | None:
 
 
 def steady_rate(answers: Sequence[Answer], in_flight: int) -> float | None:
-    """Tokens a second while all `in_flight` were at work: up to the first end with no successor.
+    """Tokens a second while all `in_flight` were at work: from the first end to the first with no successor.
 
-    A request counts by the share of its time that lies in that window, for tokens come evenly.
+    A request counts by the share of its time that lies in that window. For one that waits in the server's
+    queue that is too early, but by as much at both edges, so that the window's sum is right.
     """
     done = [answer for answer in answers if answer.tokens and answer.took > 0]
     if not done:
         return None
     ends = sorted(answer.began + answer.took for answer in done)
-    start = min(answer.began for answer in done)
+    start = ends[0]
     stop = ends[max(0, len(ends) - in_flight)]
     if stop <= start:
         return None

@@ -30,12 +30,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     waits: bool = False
 
 
-def check_servers(servers: Sequence[ServerFacts], asked: Asked) -> list[Check]:
-    """Every server, then all of them together."""
-    checks = [check for facts in servers for check in check_server(facts, asked)]
-    return [*checks, *check_together(servers)]
-
-
 def check_server(facts: ServerFacts, asked: Asked) -> list[Check]:
     """One server: it answers, and is what the run needs. Its canary is checked apart."""
     health = check_health(facts, waits=asked.waits)

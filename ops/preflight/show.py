@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +14,7 @@ from rich.text import Text
 from ops.preflight.values import Check, Curve, Estimate, Report, Status
 from ops.run.display import duration
 
-BAR: Final = 40
+BAR: Final = 24
 
 _STYLES: Final = {
     Status.PASS: "green",
@@ -23,7 +26,7 @@ _STYLES: Final = {
 
 def show(report: Report, console: Console) -> None:
     """The whole report: every check, the sweep's curves, the estimate, and a last word."""
-    console.print(table(report.checks))
+    show_checks(report.checks, report, console)
     for curve in report.curves:
         console.print(curve_text(curve))
     if report.estimate:
@@ -33,26 +36,59 @@ def show(report: Report, console: Console) -> None:
 
 def show_remarks(report: Report, console: Console) -> None:
     """The checks that warn or fail, if there are any."""
-    if report.remarks:
-        console.print(table(report.remarks))
+    show_checks(report.remarks, report, console)
 
 
-def table(checks: list[Check]) -> Table:
+def show_checks(checks: Sequence[Check], report: Report, console: Console) -> None:
     """One row per check, under its group, with the remedy below what was found."""
-    rows = Table(box=None, pad_edge=False, show_header=False)
-    rows.add_column(no_wrap=True)
-    rows.add_column(no_wrap=True)
-    rows.add_column(overflow="fold")
-    group = None
+    width = max((len(check.name) for check in checks), default=0)
+    answering = [server.url for server in report.servers if server.info is not None]
+    for group, rows in grouped(merged(checks, answering, len(report.servers))).items():
+        console.print(Text(group, "bold"))
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(width=4)
+        table.add_column(width=width)
+        table.add_column(overflow="fold")
+        for check in rows:
+            table.add_row(Text(check.status.value, _STYLES[check.status]), Text(check.name), _words(check))
+        console.print(table)
+
+
+def _words(check: Check) -> Text:
+    words = Text(check.detail, "dim" if check.status is Status.SKIP else "")
+    if check.remedy and check.status in (Status.WARN, Status.FAIL):
+        words.append(f"\n-> {check.remedy}", "italic")
+    return words
+
+
+def merged(checks: Sequence[Check], urls: Sequence[str], servers: int) -> list[Check]:
+    """The checks, those that are the same on every one of several servers once, under the name of all.
+
+    Args:
+        checks: all checks.
+        urls: the servers that answered, whose checks are merged.
+        servers: how many there are.
+    """
+    if len(urls) < 2:  # noqa: PLR2004  # one server is no several
+        return list(checks)
+    everywhere = f"all {servers} servers" if len(urls) == servers else f"{len(urls)} of {servers} servers"
+    seen = Counter(msgspec.structs.replace(check, group="") for check in checks if check.group in urls)
+    kept: list[Check] = []
     for check in checks:
-        if check.group != group:
-            group = check.group
-            rows.add_row("", Text(group, "bold"), "")
-        words = Text(check.detail, style="dim" if check.status is Status.SKIP else "")
-        if check.remedy and check.status in (Status.WARN, Status.FAIL):
-            words.append(f"\n-> {check.remedy}", style="italic")
-        rows.add_row(Text(check.status.value, _STYLES[check.status]), Text(check.name), words)
-    return rows
+        bare = msgspec.structs.replace(check, group="")
+        if check.group not in urls or seen[bare] < len(urls):
+            kept.append(check)
+        elif (shared := msgspec.structs.replace(check, group=everywhere)) not in kept:
+            kept.append(shared)
+    return kept
+
+
+def grouped(checks: Sequence[Check]) -> dict[str, list[Check]]:
+    """The checks by group, in the order in which the groups first come."""
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        found.setdefault(check.group, []).append(check)
+    return found
 
 
 def curve_text(curve: Curve) -> Text:

@@ -15,9 +15,10 @@ from common.log import configure
 from common.options import chosen, settings_options
 from common.settings import check_run_name, derive_run_name
 from ops.places import remember, state_folder
+from ops.preflight.before import clear_to_run
 from ops.run.display import Display
 from ops.run.plan import RunPlan, check_servers
-from ops.run.session import Session, StateLock
+from ops.run.session import BAD_INPUT, INTERRUPTED, Session, StateLock
 from producer.cli import output_url
 from producer.source import open_source
 
@@ -53,6 +54,13 @@ _OWN: Final = frozenset(
     help="Write a part that is not full after this long.",
 )
 @click.option("--state", default=None, type=click.Path(path_type=Path), help="Folder for working files.")
+@click.option(
+    "--preflight/--no-preflight",
+    default=True,
+    show_default=True,
+    envvar="PROMPTMILL_PREFLIGHT",
+    help="Look at servers, Redis, output and input before any work.",
+)
 @settings_options
 @click.pass_context
 def run(  # noqa: PLR0917  # click hands options over by name
@@ -66,6 +74,7 @@ def run(  # noqa: PLR0917  # click hands options over by name
     drain_timeout: float,
     flush_seconds: float,
     state: Path | None,
+    preflight: bool,  # noqa: FBT001  # a flag
     **values: Any,
 ) -> None:
     """Turn PROMPTS into a data set: one consumer per --server, everything else started for you.
@@ -88,12 +97,15 @@ def run(  # noqa: PLR0917  # click hands options over by name
                 drain_timeout=drain_timeout,
                 flush_seconds=flush_seconds,
                 state=state,
+                preflight=preflight,
                 values=values,
             )
         )
     except PromptmillError as error:
         click.echo(f"ops run: {error}", err=True)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 def go(
@@ -107,6 +119,7 @@ def go(
     drain_timeout: float,
     flush_seconds: float,
     state: Path | None,
+    preflight: bool,
     values: dict[str, Any],
 ) -> int:
     """Prepare the plan and do it.
@@ -114,13 +127,17 @@ def go(
     Raises:
         PromptmillError: settings, input or output cannot be used.
     """
-    chosen(values)
+    wanted = chosen(values)
     name = check_run_name(run_name or ("stdin" if prompts == "-" else derive_run_name(prompts)))
     folder = (state or state_folder(output, name)).absolute()
     lock = StateLock(folder)
     try:
         source = open_source(prompts, spool=folder / "spool")
         remember(name, folder)
+        if preflight and not clear_to_run(
+            servers=servers, chosen=wanted, source=source, output=output, redis_url=url, state=folder
+        ):
+            return BAD_INPUT
         plan = RunPlan(
             source=str(source.path),
             run=name,
