@@ -181,7 +181,7 @@ def _tokens(report: Report) -> str:
 - Tokenizer: `{options.tokenize}`, with its own chat template; rows are {limit}.
 - {tally.tokens} tokens, of which the masks cover {tally.masked}: exactly what the model produced, one row for
   each turn that it produced.
-- Rows that were cut: {tally.truncated}. Answers left out since they lie wholly past the cut: {tally.too_long}.
+- Rows that were cut: {tally.truncated}. Answers left out as they lie wholly past the cut: {tally.too_long}.
 - Rows with a mask sum under {SHORT}: {tally.short}.
 - Rows whose words lost white space at their ends to the template: {tally.trimmed}. Rows whose text the
   tokenizer put into another Unicode form: {tally.normalised}.

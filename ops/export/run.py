@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -83,6 +84,7 @@ def export(
     fingerprint = _fingerprint(sources, options)
     there = place.published()
     if there == fingerprint:
+        shutil.rmtree(place.work, ignore_errors=True)
         return Summary(url=place.url, rows=0, splits=[], tally=Tally(), census=Census(), already=True)
     if there is not None:
         raise UsageError(f"{place.url} holds another export: name a place that is empty")
@@ -217,8 +219,9 @@ def _splits(shards: Shards, options: ExportOptions) -> list[SplitInfo]:
 
 
 def _fingerprint(sources: Sequence[Source], options: ExportOptions) -> str:
-    """What makes two exports the same, byte for byte."""
-    parts = [_LAYOUT, options, [(source.digest, source.storage.url) for source in sources]]
+    """What makes two exports the same. Whether a bad one may be published is no part of that."""
+    inputs = [(source.digest, source.storage.url) for source in sources]
+    parts = [_LAYOUT, msgspec.structs.replace(options, allow_short=False), inputs]
     if options.format is Format.PARQUET:
         parts.append(importlib.metadata.version("pyarrow"))
     if options.tokenize is not None:

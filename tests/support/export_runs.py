@@ -51,13 +51,17 @@ def write_run(
     folder.mkdir(parents=True)
     rows = []
     for number, start in enumerate(range(0, len(records), batch)):
-        lines = [msgspec.json.encode(msgspec.structs.replace(r, run=run)) for r in records[start : start + batch]]
+        lines = [
+            msgspec.json.encode(msgspec.structs.replace(r, run=run)) for r in records[start : start + batch]
+        ]
         data = zstandard.ZstdCompressor().compress(b"\n".join(lines) + b"\n")
         (folder / part_name(number)).write_bytes(data)
         rows.append(PartRow(part_name(number), len(lines), hashlib.sha256(data).hexdigest()))
     letters = dead or []
     if letters:
-        (folder / DEAD_LETTERS).write_bytes(b"".join(msgspec.json.encode(letter) + b"\n" for letter in letters))
+        (folder / DEAD_LETTERS).write_bytes(
+            b"".join(msgspec.json.encode(letter) + b"\n" for letter in letters)
+        )
     manifest = Manifest(
         run=run,
         created_at="2026-01-01T00:00:00Z",
