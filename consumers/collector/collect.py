@@ -131,13 +131,13 @@ class RunCollector:
         self.metrics.stored.labels(self.run).inc(row.records)
         log.info("part_stored", run=self.run, part=row.key, records=row.records, bytes=size)
 
-    def publish(self, *, final: bool = False) -> None:
-        """Write progress, dead letters and manifest where they are due."""
-        now = time.monotonic()
-        if not final and now - self._progress_at < PROGRESS_S:
+    def publish(self, *, final: bool = False, now: bool = False) -> None:
+        """Write progress, dead letters and manifest where they are due, or all of them `now`."""
+        at = time.monotonic()
+        if not (final or now) and at - self._progress_at < PROGRESS_S:
             return
         counts = self.store.counts(self.run)
-        self._take_sample(now, counts)
+        self._take_sample(at, counts)
         # The last word is always written: letters may have changed while their number did not.
         if final or counts.dead != self._dead_written:
             self._write_dead_letters()
@@ -148,11 +148,12 @@ class RunCollector:
             self.settings, counts, at=iso_now(), state=state, rate=rate, tokens_rate=tokens_rate
         )
         self.storage.replace(PROGRESS, msgspec.json.encode(progress))
-        self._progress_at = now
+        self._progress_at = at
         written = (counts.stored, counts.completed, counts.dead)
-        if final or (now - self._manifest_at >= MANIFEST_S and written != self._written):
+        due = now or at - self._manifest_at >= MANIFEST_S
+        if final or (due and written != self._written):
             self._write_manifest(counts, finished_at=iso_now() if final else None)
-            self._manifest_at, self._written = now, written
+            self._manifest_at, self._written = at, written
 
     def _state(self) -> str:
         paused: dict[str, Any] = self.store.paused(self.run)

@@ -86,7 +86,13 @@ class Collecting:
         self._stop.set()
 
     def loop(self) -> None:
-        """Serve until stopped."""
+        """Serve until stopped; what is known then is published once more."""
+        self._loop()
+        for collector in self.runs.values():
+            with contextlib.suppress(PromptmillError):
+                collector.publish(now=True)
+
+    def _loop(self) -> None:
         backoff = 0.5
         while not self._stop.is_set():
             self.teller.metrics.lease_held.set(int(self.lease.held))
