@@ -21,6 +21,7 @@ NOTABLE_SHARE: Final = 0.05
 LEAST_JUDGED: Final = 20
 """Below so many completions a share is no ground to refuse a run."""
 
+_LONG_THOUGHT: Final = "--canary 32 shows what becomes of prompts of the input"
 _PARSER: Final = "start the server with the model's reasoning parser, or use --no-thinking"
 
 
@@ -47,8 +48,8 @@ def check_canary(url: str, answer: Answer | None, *, waits: bool) -> Check:
         thinking = _check_thinking(url, answer, words, doubtful)
         if thinking is not None:
             return thinking
-        if verdict in CUT:
-            return passed(url, NAME, f"{words}; {answer.words}")
+        if not answer.answered and not waits:
+            return warned(url, NAME, f"{words}; no answer was seen: {answer.words}", _LONG_THOUGHT)
         return passed(url, NAME, words)
     remedy = REMEDIES.get(verdict, "look at the server's log")
     return Check(url, NAME, doubtful, f"verdict {verdict.value}: {answer.words}", remedy)

@@ -106,4 +106,4 @@ async def _level(
         in_flight=level,
         timeout_s=LEVEL_S,
     )
-    return curve_point(answers, level)
+    return curve_point(answers, level, target.info.effective_running)

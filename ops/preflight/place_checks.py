@@ -18,9 +18,9 @@ LISTPACK: Final = 4096
 GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
 
-_GROWTH: Final = 1.1
-_COMPACT_BYTES: Final = 500
-_LOOSE_BYTES: Final = 1_600
+# Measured on Valkey 9 with prompts of 100 to 3,500 bytes: prompt + 512 to 527 bytes, else + 847 to 856.
+_COMPACT_BYTES: Final = 530
+_LOOSE_BYTES: Final = 860
 _JSON_BYTES: Final = 120
 _FULL: Final = 0.9
 _BYTES_PER_TOKEN: Final = 4.5
@@ -38,9 +38,8 @@ def size_words(size: float) -> str:
 
 def job_bytes(prompt_bytes: float, listpack: int | None) -> float:
     """What one queued job takes in Redis, by its prompt's bytes and `hash-max-listpack-value`."""
-    data = prompt_bytes + _JSON_BYTES
-    compact = listpack is not None and data <= listpack
-    return _GROWTH * data + (_COMPACT_BYTES if compact else _LOOSE_BYTES)
+    compact = listpack is not None and prompt_bytes + _JSON_BYTES <= listpack
+    return prompt_bytes + (_COMPACT_BYTES if compact else _LOOSE_BYTES)
 
 
 def check_redis(facts: RedisFacts, *, jobs: int | None, prompt_bytes: float | None) -> list[Check]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ops.preflight.values import Answer, Batch, Curve, CurvePoint, Estimate
@@ -29,25 +30,39 @@ def mean_point(answers: Sequence[Answer]) -> Point | None:
     return sum(a.took for a in done) / wall, sum(a.tokens or 0 for a in done) / wall
 
 
-def steady_rate(answers: Sequence[Answer], in_flight: int) -> float | None:
+def steady_rate(answers: Sequence[Answer], in_flight: int, slots: int | None = None) -> float | None:
     """Tokens a second while all `in_flight` were at work: from the first end to the first with no successor.
 
-    A request counts by the share of its time that lies in that window. For one that waits in the server's
-    queue that is too early, but by as much at both edges, so that the window's sum is right.
+    A request counts by the share of its running time that lies in that window, for tokens come evenly.
+
+    Args:
+        answers: all requests of one level.
+        in_flight: how many were kept in flight.
+        slots: how many the server runs at once, where that is known; the others waited in its queue.
     """
     done = [answer for answer in answers if answer.tokens and answer.took > 0]
     if not done:
         return None
     ends = sorted(answer.began + answer.took for answer in done)
-    start = ends[0]
-    stop = ends[max(0, len(ends) - in_flight)]
+    start, stop = ends[0], ends[max(0, len(ends) - in_flight)]
     if stop <= start:
         return None
     inside = 0.0
-    for answer in done:
-        overlap = min(stop, answer.began + answer.took) - max(start, answer.began)
-        inside += (answer.tokens or 0) * max(0.0, overlap) / answer.took
+    for began, ended, tokens in _running(done, slots or in_flight):
+        overlap = min(stop, ended) - max(start, began)
+        inside += tokens * max(0.0, overlap) / (ended - began)
     return inside / (stop - start)
+
+
+def _running(answers: Sequence[Answer], slots: int) -> Iterator[tuple[float, float, int]]:
+    """When each request began to run, ended, and its tokens: servers take them in order as slots fall free."""
+    ends: list[float] = []
+    for answer in sorted(answers, key=lambda answer: answer.began):
+        ended = answer.began + answer.took
+        freed = heapq.heappop(ends) if len(ends) >= slots else answer.began
+        began = max(answer.began, freed)
+        heapq.heappush(ends, ended)
+        yield (began if began < ended else answer.began), ended, answer.tokens or 0
 
 
 def _span(answers: Sequence[Answer]) -> float:
@@ -90,14 +105,14 @@ def knee_of(points: Sequence[CurvePoint]) -> int | None:
     return min(point.in_flight for point in points if point.tokens_per_s >= KNEE * best)
 
 
-def curve_point(answers: Sequence[Answer], in_flight: int) -> CurvePoint:
-    """One level of a sweep from its requests."""
+def curve_point(answers: Sequence[Answer], in_flight: int, slots: int | None = None) -> CurvePoint:
+    """One level of a sweep from its requests. Arguments as of `steady_rate`."""
     done = [answer for answer in answers if answer.failure is None]
     latencies = sorted(answer.took for answer in done)
     accepted = [answer.accept_length for answer in done if answer.accept_length]
     return CurvePoint(
         in_flight=in_flight,
-        tokens_per_s=steady_rate(done, in_flight) or 0.0,
+        tokens_per_s=steady_rate(done, in_flight, slots) or 0.0,
         requests=len(answers),
         failures=len(answers) - len(done),
         p50_s=quantile(latencies, 0.5),
