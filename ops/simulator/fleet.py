@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from ops.simulator.server import SimulatedServer
 from ops.simulator.settings import ServerSettings
 
@@ -30,6 +28,11 @@ class SimulatorHandle:
     ) -> dict[str, Any]:
         """What `GET /sim/stats` answers: counts, load and slot occupancy between two unix times."""
         return self._server.state.stats(since=since, until=until, timeline=timeline)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults that are set."""
+        return self._server.state.faults_set
 
     def set_faults(self, *faults: Fault) -> None:
         """Replace all faults; without any, the server is whole again."""
@@ -75,8 +78,3 @@ async def running_simulators(
             await server.start()
             handles.append(SimulatorHandle(server))
         yield handles
-
-
-def fault_json(faults: Sequence[Fault]) -> bytes:
-    """The body for `POST /sim/faults`."""
-    return msgspec.json.encode(list(faults))

@@ -227,7 +227,7 @@ async def _answer(
     arrived = state.loop.time()
     outcome = await job.ended if job is not None else Outcome.DONE
     if outcome in (Outcome.DISCONNECTED, Outcome.LOST):
-        return _unanswered(state, outcome)
+        return _unanswered(state, request, outcome)
     if kind is FaultKind.HANG:
         reset(request.transport)
         return closed()
@@ -241,11 +241,13 @@ async def _answer(
     return web.Response(body=data, headers=headers)
 
 
-def _unanswered(state: ServerState, outcome: Outcome) -> web.Response:
+def _unanswered(state: ServerState, request: web.BaseRequest, outcome: Outcome) -> web.Response:
+    """Count a request that gets no answer; a client that is still there sees the server die."""
     if outcome is Outcome.DISCONNECTED:
         state.counts.disconnects += 1
     else:
         state.counts.lost += 1
+        reset(request.transport)
     return closed()
 
 
@@ -313,7 +315,7 @@ async def _stream(
             await _send_pieces(response, reply, job, broken=broken or kind is FaultKind.HANG)
     outcome = await job.ended if job is not None else Outcome.DONE
     if outcome in (Outcome.DISCONNECTED, Outcome.LOST):
-        return _unanswered(state, outcome)
+        return _unanswered(state, request, outcome)
     reply = _ended(reply, outcome, job, state.loop.time() - arrived)
     if not _count(state, request, reply):
         return closed()

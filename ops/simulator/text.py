@@ -29,11 +29,15 @@ _LIST_SHARE: Final = 0.08
 
 _BARE_ARTICLE: Final = re.compile(r"\b([Aa]) (?=[aeiou])")
 
+_HEAD: Final = 240
+_CHINESE: Final = re.compile("[\u4e00-\u9fff]")
+_RUSSIAN: Final = re.compile("[\u0400-\u04ff]")
 _STOP_WORDS: Final = {
-    "de": (" der ", " und ", " ist ", " wie ", " ein "),
-    "fr": (" le ", " les ", " est ", " une ", " des "),
-    "es": (" el ", " los ", " que ", " una ", " por "),
+    "de": frozenset(["der", "die", "das", "und", "ist", "wie", "ein", "eine", "nicht", "warum"]),
+    "fr": frozenset(["le", "les", "est", "une", "des", "et", "pourquoi", "comment", "dans"]),
+    "es": frozenset(["el", "los", "las", "que", "una", "por", "es", "y", "como"]),
 }
+_TELLING: Final = frozenset[str]().union(*_STOP_WORDS.values())
 
 
 def tokens_in(text: str) -> int:
@@ -43,21 +47,18 @@ def tokens_in(text: str) -> int:
 
 
 def language_of(prompt: str) -> str:
-    """The language in which to answer, by the script and a few telling words of the first 400 characters."""
-    head = prompt[:400]
+    """The language in which to answer, by the script and a few telling words of the prompt's beginning."""
+    head = prompt[:_HEAD]
     if not head.isascii():
-        for char in head:
-            if "\u4e00" <= char <= "\u9fff":
-                return "zh"
-            if "\u0400" <= char <= "\u04ff":
-                return "ru"
-    padded = f" {head.lower()} "
-    best, hits = "en", 1
-    for language, words in _STOP_WORDS.items():
-        found = sum(word in padded for word in words)
-        if found > hits:
-            best, hits = language, found
-    return best
+        if _CHINESE.search(head):
+            return "zh"
+        if _RUSSIAN.search(head):
+            return "ru"
+    words = set(head.lower().split())
+    if words.isdisjoint(_TELLING):
+        return "en"
+    best = max(_STOP_WORDS, key=lambda language: len(words & _STOP_WORDS[language]))
+    return best if len(words & _STOP_WORDS[best]) > 1 else "en"
 
 
 class River:
