@@ -46,6 +46,9 @@ log = get_logger("consumer")
 class GenerationWorker(BaseWorker):
     """One consumer: bound to the server that `SGLANG_URL` names, many jobs in flight."""
 
+    client_class: type[InferenceClient] = InferenceClient
+    """What makes the requests."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take RQ's arguments. Jobs are JSON whatever serializer is asked for."""
         kwargs["serializer"] = "json"
@@ -97,7 +100,7 @@ class GenerationWorker(BaseWorker):
 
     async def _main(self, url: str, limits: Limits) -> bool:
         self._loop = asyncio.get_running_loop()
-        async with InferenceClient(url, api_key=os.environ.get("SGLANG_API_KEY")) as client:
+        async with self.client_class(url, api_key=os.environ.get("SGLANG_API_KEY")) as client:
             store = ClaimStore(async_client(self.connection), worker=self.name, server=client.url)
             figures = Figures()
             self._serve_metrics(figures)
