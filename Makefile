@@ -94,6 +94,7 @@ lock:
 	@$(COMPILE) $(UPGRADE) --all-extras --group dev --output-file requirements-dev.lock
 	@$(COMPILE) --constraint requirements-dev.lock --extra demo --output-file requirements-demo.lock
 	@$(COMPILE) --constraint requirements-dev.lock --output-file requirements.lock
+	@$(COMPILE) --constraint requirements-dev.lock --extra dashboard --output-file ops/docker/requirements.lock
 
 clean:
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* demo-output

@@ -26,4 +26,5 @@ for role in producer consumer collector ops dashboard scaler; do
 done
 mv "$users.new" "$users"
 
-exec "${REDIS_SERVER:-redis-server}" "$here/redis.conf" --aclfile "$users" --maxmemory "${REDIS_MAXMEMORY:-4gb}" "$@"
+exec "${REDIS_SERVER:-redis-server}" "$here/redis.conf" --aclfile "$users" \
+    --dir "${REDIS_DATA:-/data}" --maxmemory "${REDIS_MAXMEMORY:-4gb}" "$@"
