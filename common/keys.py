@@ -75,6 +75,11 @@ def parse_job_id(job: str) -> tuple[str, int]:
     return run, int(unit)
 
 
+def worker_key(worker: str) -> str:
+    """The hash RQ keeps for a worker."""
+    return f"rq:worker:{worker}"
+
+
 def worker_executions(worker: str) -> str:
     """The set RQ keeps of a worker's running executions, as `<job>:<execution>`."""
     return f"rq:worker:{worker}:executions"

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.preflight.values import Check, Curve, Estimate, Report, Status
-from ops.run.display import duration
+from ops.screen.words import duration
 
 BAR: Final = 24
 

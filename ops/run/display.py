@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from typing import Any, Final
+from typing import Final
 
-from rich.console import Console, Group
+import msgspec
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
-from common.store.runs import Counts
 from ops.run.plan import RunPlan
+from ops.screen import words
+from ops.screen.layout import screen
+from ops.screen.words import Counted, counts_line
+from ops.status.notices import Level, Notice
+from ops.status.values import RunStatus, Status
 
 LINE_EVERY_S: Final = 10.0
-WINDOW_S: Final = 60.0
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A run at one moment; how often which part was started again; what is being done besides."""
+
+    status: Status
+    restarts: dict[str, int] = {}
+    phase: str = ""
+
+    @property
+    def run(self) -> RunStatus:
+        """The one run that it is of."""
+        return self.status.runs[0]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the guard has paused the whole run, and nothing of it is under way."""
+        return any(pause.scope == "*" for pause in self.run.paused) and not self.run.in_flight
 
 
 class Display:
@@ -29,7 +47,6 @@ class Display:
         self.live: Live | None = None
         self._phase = ""
         self._lined = float("-inf")
-        self._samples: deque[tuple[float, int, int]] = deque()
 
     def phase(self, text: str) -> None:
         """Say what is being done."""
@@ -37,17 +54,18 @@ class Display:
         if not self.console.is_terminal:
             self.console.print(f"{self.run}: {text}")
 
-    def show(self, snapshot: Any) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Show one snapshot."""
-        self._sample(snapshot)
         if self.console.is_terminal:
             if self.live is None:
-                self.live = Live(console=self.console, refresh_per_second=4, transient=True)
+                live_console = Console(stderr=True, highlight=False)
+                self.live = Live(console=live_console, refresh_per_second=4, transient=True)
                 self.live.start()
-            self.live.update(self._screen(snapshot))
+            self.live.update(self._screen(snapshot, self.live.console))
         elif time.monotonic() - self._lined >= LINE_EVERY_S:
             self._lined = time.monotonic()
-            self.console.print(f"{self.run}: {counts_line(snapshot.counts)}; {self._speed(snapshot)}")
+            run = snapshot.run
+            self.console.print(f"{self.run}: {counts_line(run)}; {words.speed(run)}, {words.eta(run)}")
 
     def close(self) -> None:
         """Leave the live screen."""
@@ -55,60 +73,25 @@ class Display:
             self.live.stop()
             self.live = None
 
-    def _sample(self, snapshot: Any) -> None:
-        counts = snapshot.counts
-        self._samples.append((snapshot.at, counts.completed, counts.other.get("output_tokens", 0)))
-        while len(self._samples) > 2 and self._samples[0][0] < snapshot.at - WINDOW_S:  # noqa: PLR2004  # two points
-            self._samples.popleft()
-
-    def _rates(self) -> tuple[float, float]:
-        first, last = self._samples[0], self._samples[-1]
-        span = last[0] - first[0]
-        return ((last[1] - first[1]) / span, (last[2] - first[2]) / span) if span > 0 else (0.0, 0.0)
-
-    def _speed(self, snapshot: Any) -> str:
-        rate, tokens = self._rates()
-        counts = snapshot.counts
-        left = snapshot.total - counts.completed - counts.dead
-        eta = duration(left / rate) if rate > 0 else "unknown"
-        return f"{rate:,.1f} completions/s, {tokens:,.0f} tokens/s, {eta} left"
-
-    def _screen(self, snapshot: Any) -> Group:
-        counts: Counts = snapshot.counts
-        done = counts.completed + counts.dead
-        share = done / snapshot.total if snapshot.total else 1.0
-        head = Text.assemble((f"run {self.run}  ", "bold"), f"{done:,} of {snapshot.total:,} ({share:.1%})  ")
-        head.append(self._phase if self._phase.startswith("draining") else snapshot.phase, style="dim")
-        parts: list[Any] = [
-            head,
-            ProgressBar(total=max(1, snapshot.total), completed=done, width=min(80, self.console.width)),
-            Text(counts_line(counts)),
-            Text(self._speed(snapshot)),
-            consumer_table(snapshot.consumers),
-        ]
-        verdicts = counts.tally("verdict")
-        if verdicts:
-            parts.append(Text("verdicts  " + "  ".join(f"{name} {n:,}" for name, n in verdicts.items())))
-        dead = counts.tally("dead")
-        if dead:
-            parts.append(
-                Text("dead letters  " + "  ".join(f"{name} {n:,}" for name, n in dead.items()), "red")
-            )
-        for scope, why in snapshot.paused.items():
-            parts.append(
-                Text(f"paused ({'run' if scope == '*' else scope}): {why.get('sentence', '')}", "yellow")
-            )
+    def _screen(self, snapshot: Snapshot, console: Console) -> RenderableType:
+        more = []
         if snapshot.restarts:
             again = ", ".join(f"{name} x{times}" for name, times in snapshot.restarts.items())
-            parts.append(Text(f"started again: {again}", "yellow"))
-        return Group(*parts)
+            more.append(Notice(Level.WARNING, f"started again: {again}"))
+        return screen(
+            snapshot.status,
+            width=console.width,
+            height=console.height - 1,
+            phase=self._phase if self._phase.startswith("draining") else snapshot.phase,
+            more=more,
+        )
 
     def failed(self, words: str) -> None:
         """Show why nothing was begun."""
         self.close()
         self.console.print(words, markup=False)
 
-    def interrupted(self, counts: Counts | None, plan: RunPlan) -> None:
+    def interrupted(self, counts: Counted | None, plan: RunPlan) -> None:
         """Say what is left, and how to go on."""
         self.close()
         if counts:
@@ -118,43 +101,37 @@ class Display:
             markup=False,
         )
 
-    def guarded(self, snapshot: Any, plan: RunPlan) -> None:
+    def guarded(self, snapshot: Snapshot, plan: RunPlan) -> None:
         """Say why the guard stopped the run, with samples, and how to go on."""
         self.close()
-        why = snapshot.paused["*"]
-        self.console.print(
-            why.get("sentence", "The quality guard paused the run."), markup=False, style="bold red"
-        )
-        samples = ", ".join(why.get("samples", []))
+        why = next(pause for pause in snapshot.run.paused if pause.scope == "*")
+        sentence = why.sentence or "The quality guard paused the run."
+        self.console.print(sentence, markup=False, style="bold red")
+        samples = ", ".join(why.samples)
         if samples:
             self.console.print(f"Look at prompts {samples}.", markup=False)
-        self.console.print(counts_line(snapshot.counts) + ".", markup=False)
+        self.console.print(counts_line(snapshot.run) + ".", markup=False)
         self.console.print(
             f"To go on all the same: `ops resume {plan.run} --accept`, then the same `ops run` again.",
             markup=False,
         )
 
-    def finished(self, snapshot: Any, plan: RunPlan, reasons: dict[str, int]) -> None:
+    def finished(self, snapshot: Snapshot, plan: RunPlan) -> None:
         """The summary of a run that came to its end."""
         self.close()
-        counts: Counts = snapshot.counts
-        tokens = counts.other.get("output_tokens", 0)
+        run = snapshot.run
         out = f"{plan.output.rstrip('/')}/{plan.run}"
         self.console.print(
-            f"Run {plan.run} is done: {counts.completed:,} completions ({tokens:,} output tokens), "
-            f"{counts.dead:,} dead letters.",
+            f"Run {plan.run} is done: {run.completed:,} completions ({run.output_tokens:,} output tokens), "
+            f"{run.dead:,} dead letters.",
             markup=False,
             style="bold",
         )
-        verdicts = counts.tally("verdict")
-        if verdicts:
-            self.console.print(
-                "Verdicts: " + ", ".join(f"{k} {n:,}" for k, n in verdicts.items()), markup=False
-            )
-        if reasons:
-            self.console.print(
-                "Dead letters: " + ", ".join(f"{k} {n:,}" for k, n in reasons.items()), markup=False
-            )
+        for name, tally in (("Verdicts", run.verdicts), ("Dead letters", run.dead_by_reason)):
+            if tally:
+                listed = ", ".join(f"{kind} {number:,}" for kind, number in tally.items())
+                self.console.print(f"{name}: {listed}", markup=False)
+        if run.dead_by_reason:
             self.console.print(
                 f"See {out}/dead.jsonl; `ops retry {plan.run}` queues them again.", markup=False
             )
@@ -162,43 +139,3 @@ class Display:
             again = ", ".join(f"{name} x{times}" for name, times in snapshot.restarts.items())
             self.console.print(f"Started again on the way: {again}", markup=False)
         self.console.print(f"Parts are in {out}; prove them with `ops verify {out}`.", markup=False)
-
-
-def counts_line(counts: Counts) -> str:
-    """The counts equation as one line."""
-    return (
-        f"accepted {counts.accepted:,} = completed {counts.completed:,} + dead {counts.dead:,} "
-        f"+ queued {counts.queued:,} + in flight {counts.in_flight:,}; stored {counts.stored:,}"
-    )
-
-
-def consumer_table(consumers: dict[str, dict[str, Any]]) -> Table:
-    """One row per consumer and its server."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("server", "state", "in flight", "tokens/s", "accept length", "errors/min"):
-        table.add_column(column, justify="left" if column in ("server", "state") else "right")
-    for figures in sorted(consumers.values(), key=lambda f: str(f.get("server"))):
-        minute = figures.get("last_minute", {})
-        accept = figures.get("accept_length")
-        table.add_row(
-            str(figures.get("server", "?")),
-            str(figures.get("state", "?")),
-            f"{figures.get('in_flight', 0)} of {figures.get('limit', 0)}",
-            f"{minute.get('output_tokens_per_s', 0):,.0f}",
-            f"{accept:.2f}" if accept else "-",
-            str(minute.get("errors", 0)),
-        )
-    return table
-
-
-def duration(seconds: float) -> str:
-    """A time span as people say it: `2 h 05 min`."""
-    whole = int(seconds)
-    if whole < 60:  # noqa: PLR2004  # a minute
-        return f"{whole} s"
-    if whole < 3600:  # noqa: PLR2004  # an hour
-        return f"{whole // 60} min {whole % 60:02d} s"
-    hours = whole // 3600
-    if hours < 48:  # noqa: PLR2004  # two days
-        return f"{hours} h {whole % 3600 // 60:02d} min"
-    return f"{hours // 24} d {hours % 24} h"

@@ -6,17 +6,18 @@ import fcntl
 import signal
 import time
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from common.errors import PromptmillError, QueueError, RunNotFoundError, UsageError
 from common.log import get_logger
-from common.store.runs import Counts, RunStore
+from common.store.runs import RunStore
 from ops.embedded import EmbeddedRedis
 from ops.run import plan as plans
 from ops.run.children import Child
+from ops.run.display import Display, Snapshot
 from ops.run.plan import RunPlan
+from ops.screen.words import Counted
+from ops.status.snapshot import Watch
 
 DONE: Final = 0
 BAD_INPUT: Final = 2
@@ -30,19 +31,6 @@ COLLECTOR_STOP_S: Final = 30.0
 AGAIN_S: Final = 0.2
 
 log = get_logger("ops")
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What the display shows of a run at one moment."""
-
-    counts: Counts
-    total: int
-    consumers: dict[str, dict[str, Any]] = {}
-    paused: dict[str, dict[str, Any]] = {}
-    waiting: int = 0
-    restarts: dict[str, int] = {}
-    phase: str = "running"
-    at: float = 0.0
 
 
 class StateLock:
@@ -72,7 +60,7 @@ class StateLock:
 class Session:
     """The parts of one run and their supervision. Not reusable."""
 
-    def __init__(self, plan: RunPlan, redis_url: str | None, display: Any) -> None:
+    def __init__(self, plan: RunPlan, redis_url: str | None, display: Display) -> None:
         """Use the Redis at `redis_url`, or an embedded one in the plan's state folder."""
         self.plan = plan
         self.display = display
@@ -81,6 +69,7 @@ class Session:
         self.embedded = None if redis_url else EmbeddedRedis(plan.state / "redis")
         self.url = redis_url or ""
         self.store: RunStore
+        self.watch: Watch
         self.producer: Child | None = None
         self.collector: Child
         self.consumers: list[Child] = []
@@ -112,6 +101,7 @@ class Session:
             self.url = self.embedded.start()
         self.store = RunStore.from_url(self.url)
         self.store.check()
+        self.watch = Watch(self.store)
 
     def _start_producer(self) -> None:
         self.plan.ready_file.unlink(missing_ok=True)
@@ -157,7 +147,7 @@ class Session:
                 self.display.show(snapshot)
                 if self._finished(snapshot):
                     return self._summary(snapshot)
-                if "*" in snapshot.paused and not snapshot.counts.in_flight:
+                if snapshot.stopped:
                     return self._guarded(snapshot)
             time.sleep(TICK_S)
 
@@ -205,30 +195,20 @@ class Session:
         return self._snapshot
 
     def _take_snapshot(self) -> Snapshot:
-        run, store = self.plan.run, self.store
-        settings = store.settings(run)
-        if self.producer is None and store.missing(run):
+        status = self.watch.take([self.plan.run])
+        if self.producer is None and status.runs[0].missing:
             self._start_producer()
         names = {child.plan.name: child.starts - 1 for child in (self.collector, *self.consumers)}
         if self.redis_restarts:
             names["redis"] = self.redis_restarts
         return Snapshot(
-            counts=store.counts(run),
-            total=settings.fingerprint.lines * settings.generation.samples,
-            consumers=store.consumers(),
-            paused=store.paused(run),
-            waiting=store.results_waiting(run)[0],
+            status=status,
             restarts={name: times for name, times in names.items() if times > 0},
-            phase="enqueueing" if self.producer else "running",
-            at=time.monotonic(),
+            phase="enqueueing" if self.producer else "",
         )
 
     def _finished(self, snapshot: Snapshot) -> bool:
-        return (
-            self.producer is None
-            and self.plan.run not in self.store.runs(active=True)
-            and not snapshot.waiting
-        )
+        return self.producer is None and not snapshot.run.active and not snapshot.run.waiting
 
     # End
 
@@ -267,15 +247,14 @@ class Session:
         return GUARDED
 
     def _summary(self, snapshot: Snapshot) -> int:
-        reasons = snapshot.counts.tally("dead")
-        self.display.finished(snapshot, self.plan, reasons)
-        return DEAD_LETTERS if snapshot.counts.dead else DONE
+        self.display.finished(snapshot, self.plan)
+        return DEAD_LETTERS if snapshot.run.dead else DONE
 
-    def _last_counts(self) -> Counts | None:
+    def _last_counts(self) -> Counted | None:
         try:
             return self.store.counts(self.plan.run)
         except PromptmillError:
-            return self._snapshot.counts if self._snapshot else None
+            return self._snapshot.run if self._snapshot else None
 
     def _stop_all(self) -> None:
         self.display.close()

@@ -1,0 +1,88 @@
+"""What is wrong, or about to be, in sentences that say what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from common.settings import QUEUE_NAME
+from ops.status.values import RunStatus, State, Status
+
+MEMORY_SHARE: Final = 0.85
+NAMED: Final = 3
+
+
+class Level(IntEnum):
+    """How bad it is."""
+
+    BAD = 0
+    WARNING = 1
+    NOTE = 2
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """One sentence for the operator."""
+
+    level: Level
+    text: str
+
+
+def notices(status: Status, run: RunStatus | None) -> list[Notice]:
+    """Everything worth saying, the worst first; of one run and what it depends on."""
+    found = [*(_of_run(status, run) if run is not None else ()), *_around(status)]
+    return sorted(found, key=lambda notice: notice.level)
+
+
+def _of_run(status: Status, run: RunStatus) -> Iterator[Notice]:
+    for pause in run.paused:
+        where = "" if pause.scope == "*" else f"{pause.scope}: "
+        samples = f" Look at prompts {', '.join(pause.samples)}." if pause.samples else ""
+        yield Notice(Level.BAD, f"paused: {where}{pause.sentence}{samples}")
+    if not run.balanced:
+        yield Notice(Level.BAD, "the counts do not add up: keep the output and report this")
+    if run.missing:
+        yield Notice(
+            Level.WARNING,
+            f"{run.missing:,} jobs are gone from Redis: run the producer or `ops run` again with that input",
+        )
+    if run.state is State.NO_CONSUMER:
+        yield Notice(Level.WARNING, "no consumer is at work: start one, or run the same `ops run` again")
+    if run.waiting and any(consumer.state == "waiting for output" for consumer in status.consumers):
+        yield Notice(
+            Level.BAD,
+            f"consumers wait: {run.waiting:,} completions are in no part yet; the collector's log says why",
+        )
+    if run.active and not status.collector:
+        yield Notice(Level.WARNING, "no collector is at work: completions wait in Redis until one starts")
+    if run.state is State.FINISHED and run.dead:
+        yield Notice(
+            Level.NOTE,
+            f"`ops dead {run.run}` shows the dead letters, `ops retry {run.run}` queues them again",
+        )
+
+
+def _around(status: Status) -> Iterator[Notice]:
+    if status.suspended:
+        yield Notice(Level.WARNING, "suspended by `rq suspend`: nothing new starts until `rq resume`")
+    if status.stock_workers:
+        yield Notice(
+            Level.BAD,
+            f"stock RQ workers on this queue ({_few(status.stock_workers)}): start consumers as "
+            f"`RQ_WORKER_CLASS=consumers.GenerationWorker rq worker {QUEUE_NAME}`",
+        )
+    if status.silent:
+        yield Notice(Level.WARNING, f"consumers without a sign of life: {_few(list(status.silent))}")
+    used, limit = status.memory.used, status.memory.limit
+    if limit and used > limit * MEMORY_SHARE:
+        yield Notice(
+            Level.WARNING,
+            f"Redis uses {used / limit:.0%} of its memory, and the producer waits: raise maxmemory",
+        )
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
