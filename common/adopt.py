@@ -23,6 +23,8 @@ from common.store.runs import RunStore
 PART_PREFIX: Final = "part-"
 PART_PATTERN: Final = re.compile(r"part-\d{6,}\.jsonl\.zst")
 
+LOOK_AGAIN: Final = 2
+
 log = get_logger("store")
 
 
@@ -67,18 +69,23 @@ def adopt_part(store: RunStore, storage: Storage, run: str, number: int, samples
     """Take over one part; false if another process did so first."""
     name = part_name(number)
     data = storage.read(name)
-    waiting = {_unit(line, samples): entry for entry, line in store.waiting_lines(run)}
-    units = []
+    found = []
     for at, line in enumerate(_lines(data, name), start=1):
         record = decode_line(_decode, line, key=name, number=at)
         unit = record.index * samples + record.sample
-        tokens = record.usage.completion_tokens or 0
-        units.append((unit, record.verdict.value, tokens, waiting.get(unit, "")))
-    row = PartRow(name, len(units), hashlib.sha256(data).hexdigest())
-    done = store.adopt_part(run, number, row, units)
-    if done:
-        log.warning("part_adopted", run=run, part=name, records=len(units), note="Redis did not know it")
-    return done
+        found.append((unit, record.verdict.value, record.usage.completion_tokens or 0))
+    row = PartRow(name, len(found), hashlib.sha256(data).hexdigest())
+    waiting: dict[int, str] = {}
+    seen, reply = "", LOOK_AGAIN
+    while reply == LOOK_AGAIN:
+        # Consumers go on meanwhile: what they made again of this part must not go into another one.
+        for entry, line in store.waiting_lines(run, after=seen):
+            waiting[_unit(line, samples)] = seen = entry
+        units = [(unit, verdict, tokens, waiting.get(unit, "")) for unit, verdict, tokens in found]
+        reply = store.adopt_part(run, number, row, units, seen=seen)
+    if reply:
+        log.warning("part_adopted", run=run, part=name, records=len(found), note="Redis did not know it")
+    return bool(reply)
 
 
 def adopt_dead_letters(store: RunStore, storage: Storage, run: str, samples: int) -> int:

@@ -26,7 +26,7 @@ from common.metrics import serve as serve_metrics
 from common.options import parse_concurrency
 from common.settings import QUEUE_NAME
 from common.store import RunStore, async_client
-from common.store.claims import HEARTBEAT_S, ClaimStore
+from common.store.claims import ClaimStore
 from consumers.client.http import InferenceClient
 from consumers.engine import Engine, Limits
 from consumers.figures import Figures
@@ -180,7 +180,7 @@ class GenerationWorker(BaseWorker):
                 await asyncio.to_thread(self._send_strangers_away, runs)
             except (QueueError, redis.exceptions.RedisError) as error:
                 log.warning("heartbeat_failed", error=str(error)[:300])
-            await asyncio.sleep(max(0.5, HEARTBEAT_S - (time.monotonic() - begun)))
+            await asyncio.sleep(max(0.2, store.times.heartbeat_s - (time.monotonic() - begun)))
 
     def _figures(
         self, engine: Engine, gate: ServerGate, figures: Figures, store: ClaimStore

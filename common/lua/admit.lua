@@ -18,10 +18,7 @@ for _ = 1, jobs do
   -- A set bit means that a part read back from the output has this unit already.
   if call('GETBIT', done, unit) == 0 then
     local id = run .. '-' .. unit
-    call('HSET', job_key(id), 'status', 'queued', 'origin', 'completions', 'description', ARGV[i + 1],
-      'created_at', now, 'enqueued_at', now, 'timeout', timeout,
-      -- A stock worker or a stock clean-up puts the job back at the head instead of failing it.
-      'retries_left', 1000000, 'enqueue_at_front_on_retry', 1, 'data', ARGV[i + 2])
+    make_job(id, ARGV[i + 1], now, timeout, ARGV[i + 2])
     n = n + 1
     ids[n] = id
   end

@@ -1,12 +1,17 @@
 #!lua flags=allow-oom
 -- Take over from the output what this Redis does not know of: a part, or dead letters, after a loss of its data.
--- ARGV: run, kind ('part' or 'dead'), part number, part row (JSON), then per unit:
+-- ARGV: run, kind ('part' or 'dead'), part number, part row (JSON), last stream id looked at or '', then per unit:
 --   part: unit, verdict, output tokens, stream id to drop or ''; dead: unit, letter JSON, reason.
--- Returns 1 adopted, 0 that part number is not the next one.
+-- Returns 1 adopted, 0 that part number is not the next one, 2 completions have come since the caller looked.
 local run, kind = ARGV[1], ARGV[2]
-if kind == 'part' and tostring(call('LLEN', rk(run, 'parts'))) ~= ARGV[3] then return 0 end
+if kind == 'part' then
+  if tostring(call('LLEN', rk(run, 'parts'))) ~= ARGV[3] then return 0 end
+  -- One of them could be of this part too: the caller must name its entry, or it would go into a second part.
+  local after = ARGV[5] == '' and '-' or '(' .. ARGV[5]
+  if #call('XRANGE', rk(run, 'results'), after, '+', 'COUNT', 1) > 0 then return 2 end
+end
 local limit = admitted(run)
-local i, units = 5, 0
+local i, units = 6, 0
 
 -- A unit becomes terminal: it is accepted with it, or leaves the counter it stood in.
 local function settle(unit)

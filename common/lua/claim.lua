@@ -30,7 +30,7 @@ local known = {}
 
 local function fail_foreign(id)
   local key = job_key(id)
-  if call('EXISTS', key) == 0 then return end
+  if call('TYPE', key).ok ~= 'hash' then return end
   call('HSET', key, 'status', 'failed', 'ended_at', iso)
   call('ZADD', FAILED, now + FAILED_TTL, id)
   call('XADD', 'rq:results:' .. id, 'MAXLEN', '~', 10, '*', 'type', 2, 'created_at', math.floor(now), 'exc_string', foreign)
@@ -51,7 +51,8 @@ local function take(id)
   if not known[run] then known[run] = admitted(run) end
   if unit >= known[run] then return fail_foreign(id) end
   local key = job_key(id)
-  local job = call('HMGET', key, 'owner', 'deaths', 'attempts', 'tries', 'status')
+  local job = redis.pcall('HMGET', key, 'owner', 'deaths', 'attempts', 'tries', 'status')
+  if job.err then return end -- somebody put a value of another type there: not a job
   local owner, deaths, attempts, tries = job[1], tonumber(job[2]) or 0, tonumber(job[3]) or 0, tonumber(job[4]) or 0
   local size = call('HSTRLEN', key, 'data')
   if call('GETBIT', rk(run, 'done'), unit) == 1 then

@@ -47,7 +47,7 @@ local function complete(id, execution, line, verdict, tokens, name)
   drop_claim(id, execution)
   if not limit or unit >= limit then return 0 end
   local key = job_key(id)
-  local job = call('HMGET', key, 'owner', 'by')
+  local job = call('HMGET', key, 'owner', 'by', 'status')
   if call('SETBIT', rk(run, 'done'), unit, 1) == 1 then
     if job[2] == execution then return 1 end -- this very call, sent again
     add(run, 'second_finishes', 1)
@@ -56,6 +56,8 @@ local function complete(id, execution, line, verdict, tokens, name)
   call('XADD', rk(run, 'results'), '*', 'r', line)
   add(run, 'waiting_bytes', #line)
   uncount(run, job[1])
+  -- Somebody deleted the job while it was worked on.
+  if not job[3] then call('SREM', rk(run, 'missing'), unit) end
   add(run, 'completed', 1)
   add(run, 'output_tokens', tonumber(tokens))
   call('HSET', key, 'status', 'finished', 'ended_at', iso, 'data', SPENT_DATA, 'by', execution, 'owner', '')

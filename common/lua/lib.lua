@@ -15,10 +15,23 @@ local call = redis.call
 local function rk(run, what) return 'pm:run:' .. run .. ':' .. what end
 local function job_key(id) return 'rq:job:' .. id end
 
--- A job id is <run>-<unit>; anything else is not ours.
+-- A job id is <run>-<unit>, the unit without leading zeros: one id for each unit. Anything else is not ours.
 local function parse(id)
   local run, unit = string.match(id, '^(.+)%-(%d+)$')
-  if run then return run, tonumber(unit) end
+  if run and (unit == '0' or string.sub(unit, 1, 1) ~= '0') then return run, tonumber(unit) end
+end
+
+-- Write the hash of a job that is new, whatever stood there under its name.
+local function make_job(id, description, now, timeout, data)
+  local fields = {'status', 'queued', 'origin', 'completions', 'description', description,
+    'created_at', now, 'enqueued_at', now, 'timeout', timeout,
+    -- A stock worker or a stock clean-up puts the job back at the head instead of failing it.
+    'retries_left', 1000000, 'enqueue_at_front_on_retry', 1, 'data', data}
+  local key = job_key(id)
+  if call('HSET', key, unpack(fields)) < #fields / 2 then
+    call('DEL', key)
+    call('HSET', key, unpack(fields))
+  end
 end
 
 local function now_s()

@@ -6,10 +6,7 @@ while i <= #ARGV do
   local unit = ARGV[i]
   if call('SREM', rk(run, 'missing'), unit) == 1 and call('GETBIT', rk(run, 'done'), unit) == 0 then
     local id = run .. '-' .. unit
-    call('DEL', job_key(id))
-    call('HSET', job_key(id), 'status', 'queued', 'origin', 'completions', 'description', ARGV[i + 1],
-      'created_at', ARGV[2], 'enqueued_at', ARGV[2], 'timeout', ARGV[3],
-      'retries_left', 1000000, 'enqueue_at_front_on_retry', 1, 'data', ARGV[i + 2])
+    make_job(id, ARGV[i + 1], ARGV[2], ARGV[3], ARGV[i + 2])
     call('LPUSH', QUEUE, id)
     back = back + 1
   end

@@ -11,6 +11,10 @@ call('SET', 'pm:reaped', string.format('%.3f', now))
 if not last or now - last > ttl / 2 or last - now > 1 then
   local grace = call('ZRANGE', STARTED, 0, -1)
   for _, member in ipairs(grace) do call('ZADD', STARTED, 'XX', now + ttl, member) end
+  if last and last - now > 1 then
+    -- The clock went back: retries that were due soon must not wait until it is there again.
+    for _, id in ipairs(call('ZRANGE', SCHEDULED, 0, -1)) do call('ZINCRBY', SCHEDULED, now - last, id) end
+  end
   return 0
 end
 local back, gone = 0, {}

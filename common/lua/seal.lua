@@ -6,7 +6,11 @@ local run = ARGV[1]
 if call('GET', 'pm:lease') ~= ARGV[2] then return redis.error_reply('NOTLEASED the lease is held by another collector') end
 local key = rk(run, 'seal')
 local standing = call('GET', key)
-if standing then return standing end
+if standing then
+  -- Written again, so that this connection's wait for the disk covers it.
+  call('SET', key, standing)
+  return standing
+end
 local number = call('LLEN', rk(run, 'parts'))
 if tostring(number) ~= ARGV[3] then return redis.error_reply('MOVED the next part is ' .. number) end
 local entries = call('XRANGE', rk(run, 'results'), '-', '+', 'COUNT', ARGV[4])

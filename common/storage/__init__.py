@@ -6,6 +6,7 @@ An object is created once, whole or not at all, and never deleted; only the few 
 
 from __future__ import annotations
 
+from common.crashpoints import watched
 from common.storage.base import CreateOnce, ObjectInfo, Storage, StorageReport, probe
 from common.storage.names import parse_storage_url
 
@@ -27,7 +28,7 @@ def open_storage(url: str) -> Storage:
     if place.bucket is None:
         from common.storage.folder import FolderStorage  # noqa: PLC0415 - see above
 
-        return FolderStorage(place.path)
+        return watched(FolderStorage(place.path))
     from common.storage.s3_storage import S3Storage  # noqa: PLC0415 - see above
 
-    return S3Storage(place.bucket, place.path)
+    return watched(S3Storage(place.bucket, place.path))

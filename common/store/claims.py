@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import time
 import zlib
 from typing import Any, Final
@@ -14,18 +15,18 @@ import msgspec
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
-from common import keys
+from common import crashpoints, keys
 from common.jobs import MAX_JOB_BYTES
 from common.records import DeadLetter, DeadReason, Verdict
 from common.settings import RunSettings
 from common.store.connection import translated
-from common.store.runs import iso_now
+from common.store.runs import REAP_MOST, iso_now
 from common.store.scripts import run_script_async, script
+from common.timing import Timing, timing
 
-CLAIM_TTL_S: Final = 20
-"""A claim without a heartbeat for this long is abandoned; heartbeats come every `HEARTBEAT_S`."""
+CLAIM_TTL_S: Final = Timing().claim_ttl_s
+"""A claim without a heartbeat for this long is abandoned, where the environment does not say otherwise."""
 
-HEARTBEAT_S: Final = 5.0
 LOOKS_PER_CLAIM: Final = 4096
 
 RESULTS_LIMIT: Final = 20_000
@@ -130,6 +131,7 @@ class ClaimStore:
         window: int = 500,
         results_limit: int = RESULTS_LIMIT,
         results_bytes: int = RESULTS_BYTES,
+        times: Timing | None = None,
     ) -> None:
         """Use `client`, which must not repeat commands by itself (see `async_client`)."""
         self.client: Any = client
@@ -138,6 +140,7 @@ class ClaimStore:
         self.window = window
         self.results_limit = results_limit
         self.results_bytes = results_bytes
+        self.times = times or timing()
         self.round_trips = 0
         self._settings: dict[str, RunSettings] = {}
 
@@ -155,7 +158,8 @@ class ClaimStore:
         if ended:
             calls.append(("finish", self._finish_args(ended)))
         if want > 0:
-            args: list[Any] = [self.worker, self.server, want, prefix, CLAIM_TTL_S, iso_now(), suspects]
+            ttl = self.times.claim_ttl_s
+            args: list[Any] = [self.worker, self.server, want, prefix, ttl, iso_now(), suspects]
             args += (self.results_limit, self.results_bytes, MAX_JOB_BYTES, _FOREIGN, LOOKS_PER_CLAIM)
             calls.append(("claim", args))
         replies = await self._call(calls)
@@ -169,7 +173,8 @@ class ClaimStore:
                 async with self.client.pipeline(transaction=False) as pipe:
                     for name, args in calls:
                         pipe.evalsha(script(name).sha, 0, *args)
-                    replies: list[Any] = await pipe.execute()
+                    with crashpoints.point("exchange." + "+".join(name for name, _ in calls)):
+                        replies: list[Any] = await pipe.execute()
             except NoScriptError:
                 # A fresh or restarted Redis knows no script, so none of the calls took effect, or the first
                 # did and is harmless to repeat.
@@ -208,8 +213,8 @@ class ClaimStore:
     ) -> tuple[bool, list[Claim]]:
         """Keep claims alive. Returns whether RQ still knows the worker, and claims that are lost to it."""
         args: list[Any] = [
-            *(self.worker, CLAIM_TTL_S, worker_ttl, f"{time.time():.6f}", well, badly),
-            *(msgspec.json.encode(figures), CLAIM_TTL_S, iso_now(), state),
+            *(self.worker, self.times.claim_ttl_s, worker_ttl, f"{time.time():.6f}", well, badly),
+            *(msgspec.json.encode(figures), math.ceil(self.times.claim_ttl_s), iso_now(), state),
         ]
         for claim in claims:
             args += (claim.job, claim.execution)
@@ -223,10 +228,10 @@ class ClaimStore:
         with translated("give back unknown claims"):
             return int(await run_script_async(self.client, "disown", args))
 
-    async def reap(self, *, most: int = 500) -> int:
+    async def reap(self, *, most: int = REAP_MOST) -> int:
         """Put jobs whose consumer went silent back at the head of the queue; returns how many."""
         with translated("look for abandoned jobs"):
-            return int(await run_script_async(self.client, "reap", [CLAIM_TTL_S, most]))
+            return int(await run_script_async(self.client, "reap", [self.times.claim_ttl_s, most]))
 
     async def settings(self, run: str) -> RunSettings:
         """The settings of a run, kept after the first time: they never change.

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import redis
 from redis.exceptions import ResponseError
 
 from common import keys
-from common.errors import RunNotFoundError
+from common.errors import QueueError, RunNotFoundError
 from common.records import DeadLetter, PartRow
 from common.settings import RunSettings
-from common.store.connection import RedisFacts, check_safe, client_from_url, redis_facts, translated
+from common.store.connection import (
+    RedisFacts,
+    RedisUnavailableError,
+    check_safe,
+    client_from_url,
+    redis_facts,
+    translated,
+)
 from common.store.scripts import run_script
+
+REAP_MOST: Final = 4000
+"""Abandoned jobs put back in one go."""
 
 _SETTINGS = msgspec.json.Decoder(RunSettings)
 _LETTER = msgspec.json.Decoder(DeadLetter)
@@ -256,16 +266,25 @@ class RunStore:
         return Seal.parse(text) if text else None
 
     def sealed_lines(self, run: str, seal: Seal) -> list[bytes]:
-        """The record lines of a sealed range, in order."""
+        """The record lines of a sealed range, in order.
+
+        Raises:
+            QueueError: they are not there any more: the seal was committed, or Redis lost it.
+        """
         with translated(f"read part {seal.number} of run {run}"):
             entries: list[tuple[bytes, dict[bytes, bytes]]] = self.client.xrange(
                 keys.run_key(run, "results"), seal.first, seal.last
             )
+        if len(entries) != seal.records:
+            raise QueueError(
+                f"part {seal.number} of run {run} was sealed with {seal.records} records and {len(entries)} "
+                "of them are left: another collector was faster, or Redis lost them; the next look decides"
+            )
         return [fields[b"r"] for _, fields in entries]
 
-    def waiting_lines(self, run: str) -> Iterator[tuple[str, bytes]]:
-        """Every completion that waits for a part, as (stream id, record line)."""
-        start = "-"
+    def waiting_lines(self, run: str, after: str = "") -> Iterator[tuple[str, bytes]]:
+        """Completions that wait for a part, those after a stream id, as (stream id, record line)."""
+        start = f"({after}" if after else "-"
         while True:
             with translated(f"read the results of run {run}"):
                 entries = self.client.xrange(keys.run_key(run, "results"), start, "+", count=500)
@@ -275,14 +294,19 @@ class RunStore:
                 yield entry_id.decode(), fields[b"r"]
             start = "(" + entries[-1][0].decode()
 
-    def wait_for_disk(self, timeout_ms: int) -> bool:
-        """Whether all writes of this connection are on this Redis's disk within the time (`WAITAOF`)."""
+    def wait_for_disk(self, timeout_ms: int) -> None:
+        """Wait until all writes of this connection are on this Redis's disk (`WAITAOF`), where it has that.
+
+        Raises:
+            RedisUnavailableError: they are not there within the time.
+        """
         with translated("write to disk"):
             try:
                 local, _ = self.client.execute_command("WAITAOF", 1, 0, timeout_ms)
             except ResponseError:  # no AOF, or before 7.2: nothing to wait for
-                return False
-        return int(local) >= 1
+                return
+        if int(local) < 1:
+            raise RedisUnavailableError(f"Redis has not written to its disk within {timeout_ms} ms")
 
     def commit(self, run: str, seal: Seal, row: PartRow) -> bool:
         """Record a part and let its entries go; false if that seal no longer stands."""
@@ -290,17 +314,21 @@ class RunStore:
         return bool(self._run(f"commit part {seal.number} of run {run}", "commit", args))
 
     def adopt_part(
-        self, run: str, number: int, row: PartRow, units: Iterable[tuple[int, str, int, str]]
-    ) -> bool:
-        """Take over a part found in the output: (unit, verdict, output tokens, stream id to drop or "")."""
-        args: list[Any] = [run, "part", number, msgspec.json.encode(row)]
+        self, run: str, number: int, row: PartRow, units: Iterable[tuple[int, str, int, str]], *, seen: str
+    ) -> int:
+        """Take over a part found in the output: (unit, verdict, output tokens, stream id to drop or "").
+
+        `seen` is the stream id up to which the waiting completions were looked at, or "".
+        Returns 1: done; 0: `number` is not the next part; 2: completions have come after `seen`, look again.
+        """
+        args: list[Any] = [run, "part", number, msgspec.json.encode(row), seen]
         for unit in units:
             args.extend(unit)
-        return bool(self._run(f"adopt part {number} of run {run}", "adopt", args))
+        return int(self._run(f"adopt part {number} of run {run}", "adopt", args))
 
     def adopt_dead(self, run: str, letters: Iterable[tuple[int, DeadLetter]]) -> None:
         """Take over dead letters found in the output, as (unit, letter)."""
-        args: list[Any] = [run, "dead", "", ""]
+        args: list[Any] = [run, "dead", "", "", ""]
         for unit, letter in letters:
             args.extend((unit, msgspec.json.encode(letter), letter.reason.value))
         self._run(f"adopt dead letters of run {run}", "adopt", args)
@@ -322,14 +350,24 @@ class RunStore:
             raw: dict[bytes, bytes] = self.client.hgetall(keys.run_key(run, "dead"))
         return {unit: _LETTER.decode(letter) for unit, letter in sorted((int(k), v) for k, v in raw.items())}
 
-    def retire(self, run: str) -> None:
-        """Mark a run as finished: consumers and the collector no longer look at it."""
-        with translated(f"retire run {run}"):
-            self.client.srem(keys.ACTIVE, run)
+    def retire(self, run: str) -> bool:
+        """Mark a run as finished, if it is: consumers and the collector no longer look at it."""
+        return bool(self._run(f"retire run {run}", "retire", [run]))
+
+    def unretire(self, run: str) -> None:
+        """Have the collector look at a finished run again: it writes what describes the run anew."""
+        with translated(f"look at run {run} again"):
+            if self.client.exists(keys.run_key(run, "settings")):
+                self.client.sadd(keys.ACTIVE, run)
+
+    def holds_lease(self, token: str) -> bool:
+        """Whether the collector's lease is this one's now."""
+        with translated("tell whose the lease is"):
+            return bool(self.client.get(keys.LEASE) == token.encode())
 
     # Recovery
 
-    def reap(self, claim_ttl_s: float, *, most: int = 500) -> int:
+    def reap(self, claim_ttl_s: float, *, most: int = REAP_MOST) -> int:
         """Put jobs whose consumer went silent back at the head of the queue; returns how many."""
         return int(self._run("look for abandoned jobs", "reap", [claim_ttl_s, most]))
 
@@ -366,6 +404,10 @@ class RunStore:
     def restore(self, run: str, units: Iterable[int]) -> int:
         """Put lost jobs back at the head of the queue, if nothing has happened to them since."""
         return int(self._run(f"restore lost jobs of run {run}", "restore", [run, *units]))
+
+    def recount(self, run: str) -> int:
+        """Set the counters of open jobs by the lists; returns how many jobs stood in the wrong one."""
+        return int(self._run(f"count the open jobs of run {run}", "recount", [run]))
 
     def pause(self, run: str, scope: str, reason: Mapping[str, Any]) -> bool:
         """Pause a run (`*`) or one server's part in it; true if it was not paused before."""

@@ -14,6 +14,8 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError
 
+from common import crashpoints
+
 NAMES: Final = (
     "adopt",
     "admit",
@@ -28,9 +30,11 @@ NAMES: Final = (
     "pause",
     "readmit",
     "reap",
+    "recount",
     "release_lease",
     "restore",
     "resume",
+    "retire",
     "revive",
     "seal",
 )
@@ -58,17 +62,19 @@ def script(name: str) -> Script:
 def run_script(client: redis.Redis, name: str, args: list[Any]) -> Any:
     """Run a script, loading it first if this Redis does not know it yet."""
     wanted = script(name)
-    try:
-        return client.evalsha(wanted.sha, 0, *args)
-    except NoScriptError:
-        return client.eval(wanted.text, 0, *args)
+    with crashpoints.point(f"script.{name}"):
+        try:
+            return client.evalsha(wanted.sha, 0, *args)
+        except NoScriptError:
+            return client.eval(wanted.text, 0, *args)
 
 
 async def run_script_async(client: redis.asyncio.Redis, name: str, args: list[Any]) -> Any:
     """Run a script on an asyncio client, loading it first if this Redis does not know it yet."""
     wanted = script(name)
     anyhow: Any = client  # redis-py types the replies of both its clients as one
-    try:
-        return await anyhow.evalsha(wanted.sha, 0, *args)
-    except NoScriptError:
-        return await anyhow.eval(wanted.text, 0, *args)
+    with crashpoints.point(f"script.{name}"):
+        try:
+            return await anyhow.evalsha(wanted.sha, 0, *args)
+        except NoScriptError:
+            return await anyhow.eval(wanted.text, 0, *args)

@@ -96,8 +96,7 @@ class RunCollector:
             made = self.make_part()
         over = not made and run_over(pending, counts, ended=ended)
         self.publish(final=over)
-        if over:
-            self.store.retire(self.run)
+        if over and self.store.retire(self.run):
             log.info("run_finished", run=self.run, completed=counts.completed, dead=counts.dead)
         return made
 
@@ -154,6 +153,11 @@ class RunCollector:
         if final or (due and written != self._written):
             self._write_manifest(counts, finished_at=iso_now() if final else None)
             self._manifest_at, self._written = at, written
+        if not self.store.holds_lease(self.token):
+            # This process was held up while it wrote, and may have put old values over newer ones: whoever
+            # has the lease writes them again, for a finished run too.
+            log.warning("lease_lost_while_writing", run=self.run)
+            self.store.unretire(self.run)
 
     def _state(self) -> str:
         paused: dict[str, Any] = self.store.paused(self.run)

@@ -10,17 +10,13 @@ from typing import Final
 
 from common.errors import PromptmillError, QueueError, StorageError
 from common.log import get_logger
-from common.store.claims import CLAIM_TTL_S
 from common.store.connection import RedisUnavailableError
 from common.store.runs import RunStore
+from common.timing import Timing, timing
 from consumers.collector.collect import RunCollector
 from consumers.collector.tell import Teller
 
-LEASE_S: Final = 15.0
 IDLE_S: Final = 0.25
-UPKEEP_S: Final = 5.0
-UNBALANCED_S: Final = 15
-"""Counters and lists must disagree this long before the lists are searched: a moment of it is only a race."""
 
 BACKOFF_MOST_S: Final = 30.0
 RESTORE_CHUNK: Final = 1000
@@ -31,9 +27,10 @@ log = get_logger("collector")
 class Lease:
     """The collector's lease, kept by a thread so that a slow upload does not lose it."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: RunStore, ttl_s: float | None = None) -> None:
         """Use `store`'s Redis through a connection of its own."""
         self.store = store
+        self.ttl_s = ttl_s or timing().lease_s
         self.token = uuid.uuid4().hex
         self.held = False
         self._stop = threading.Event()
@@ -45,12 +42,12 @@ class Lease:
         self._thread.start()
 
     def _keep(self) -> None:
-        while not self._stop.wait(LEASE_S / 3):
+        while not self._stop.wait(self.ttl_s / 3):
             self._try()
 
     def _try(self) -> None:
         try:
-            held = self.store.take_lease(self.token, LEASE_S)
+            held = self.store.take_lease(self.token, self.ttl_s)
         except QueueError as error:
             log.warning("lease_unknown", error=str(error))
             return
@@ -61,7 +58,7 @@ class Lease:
     def release(self) -> None:
         """Stop keeping it and let it go."""
         self._stop.set()
-        self._thread.join(timeout=LEASE_S)
+        self._thread.join(timeout=self.ttl_s)
         with contextlib.suppress(QueueError):
             self.store.release_lease(self.token)
 
@@ -69,8 +66,17 @@ class Lease:
 class Collecting:
     """The loop over runs. `stop` may be called from a signal handler."""
 
-    def __init__(self, store: RunStore, lease: Lease, *, flush_s: float, until_idle: bool = False) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        lease: Lease,
+        *,
+        flush_s: float,
+        until_idle: bool = False,
+        times: Timing | None = None,
+    ) -> None:
         """Serve all runs of `store`; with `until_idle`, end when none is active."""
+        self.times = times or timing()
         self.store = store
         self.lease = lease
         self.flush_s = flush_s
@@ -164,14 +170,14 @@ class Collecting:
 
     def _upkeep(self) -> None:
         now = time.monotonic()
-        if now - self._upkeep_at < UPKEEP_S:
+        if now - self._upkeep_at < self.times.upkeep_s:
             return
         self._upkeep_at = now
         self.teller.look(self.store, self.store.runs(active=True))
-        if back := self.store.reap(CLAIM_TTL_S):
+        if back := self.store.reap(self.times.claim_ttl_s):
             log.warning("abandoned_jobs_requeued", jobs=back)
         since, queued, listed, flying, started = self.store.balance()
-        if since < UNBALANCED_S:
+        if since < self.times.unbalanced_s:
             return
         log.warning(
             "counters_and_lists_disagree", queued=queued, listed=listed, in_flight=flying, started=started
@@ -181,3 +187,5 @@ class Collecting:
             for at in range(0, len(lost), RESTORE_CHUNK):
                 back = self.store.restore(run, lost[at : at + RESTORE_CHUNK])
                 log.warning("lost_jobs_requeued", run=run, jobs=back)
+            if moved := self.store.recount(run):
+                log.warning("counters_corrected", run=run, jobs=moved)
