@@ -16,6 +16,7 @@ from common.errors import UsageError
 from ops.simulator.faults import Fault, FaultKind, parse_faults
 from ops.simulator.fleet import running_simulators
 from ops.simulator.settings import Dialect, ServerSettings
+from ops.simulator.text import warm_up
 
 _EPILOG: Final = """A fault is KIND, KIND:name=value,name=value, JSON, or a .json file. Names: share, first,
 skip, containing, after, until, seconds, server. Kinds: """ + ", ".join(FaultKind)
@@ -31,6 +32,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    warm_up()
     async with running_simulators(settings, count=servers, host=host, port=port, faults=faults) as handles:
         # What lives from here on lives until the end: the collector need not walk it again.
         gc.collect()

@@ -110,6 +110,12 @@ def river(language: str) -> River:
     return River(blocks)
 
 
+def warm_up() -> None:
+    """Make every river now (half a second), so that no request waits for one."""
+    for language in vocabularies():
+        river(language)
+
+
 def _sentences(chooser: random.Random, vocabulary: Vocabulary) -> Iterator[str]:
     """Sentences without end. Every pattern comes once before any comes again, so that neighbours differ."""
     while True:

@@ -173,6 +173,14 @@ async def test_bodies_that_cannot_be_read(body):
         assert handle.stats()["refused"] == {"400": 1}
 
 
+@pytest.mark.parametrize(("version", "plain"), [("0.5.11", False), ("0.5.23", True)])
+async def test_generate_says_what_is_wrong_in_its_own_shape(version, plain):
+    async with serving(instant_settings(version=version)) as (_, session):
+        status, body = await post(session, {"text": 3}, "/generate")
+        assert status == 400
+        assert isinstance(body["error"], str) is plain
+
+
 async def test_wrong_content_type():
     async with (
         serving(instant_settings()) as (_, session),
@@ -234,6 +242,12 @@ async def test_slots_change_while_running():
         await until(running(handle, 1, 2), "two do not wait")
         assert await post(session, {"slots": 3}, "/sim/slots") == (200, {"slots": 3})
         assert running(handle, 3)()
+        handle.reset_stats()
+        assert (handle.stats()["requests"], handle.stats()["in_flight"], handle.stats()["max_running"]) == (
+            0,
+            3,
+            3,
+        )
         assert (await post(session, {"slots": 0}, "/sim/slots"))[0] == 400
         _, told = await get(session, "/server_info")
         assert told["internal_states"][0]["effective_max_running_requests_per_dp"] == 3

@@ -205,6 +205,29 @@ def test_overcount():
     assert usage["reasoning_tokens"] == usage["completion_tokens"] + 3
 
 
+def test_token_ids_and_cached_details_where_the_version_has_them():
+    body = body_of(sglang("0.5.18"), return_token_ids=True, return_cached_tokens_details=True)
+    choice, usage = body["choices"][0], body["usage"]
+    assert len(choice["prompt_token_ids"]) == usage["prompt_tokens"]
+    assert len(choice["response_token_ids"]) == usage["completion_tokens"]
+    assert "device" in body["sglext"]["cached_tokens_details"]
+    assert "response_token_ids" not in body_of(sglang("0.5.16"), return_token_ids=True)["choices"][0]
+
+
+def test_llamacpp_adds_timings():
+    body = body_of(ServerSettings(dialect="llamacpp"))
+    assert body["timings"]["predicted_n"] == body["usage"]["completion_tokens"]
+    assert body["id"] == "chatcmpl-r1"
+    assert "matched_stop" not in body["choices"][0]
+    assert "reasoning_tokens" not in body["usage"]
+
+
+def test_vllm_tells_the_stop_string():
+    said = body_of(ServerSettings(dialect="vllm"))["choices"][0]["message"]["content"].split()[-1]
+    choice = body_of(ServerSettings(dialect="vllm"), stop=[said])["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", said)
+
+
 def test_streams_hold_the_same_text_as_the_whole_body():
     settings = sglang()
     reply = reply_of(settings, stream=True, stream_options={"include_usage": True})
