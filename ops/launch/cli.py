@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _SHM: Final = "/dev/shm"  # noqa: S108  # memory shared by all servers is the point
 _KEY: Final = "SGLANG_API_KEY"
+_DRAIN_SPARE: Final = 60.0
 
 
 @click.command("launch")
@@ -94,7 +95,11 @@ def _launch(options: dict[str, Any]) -> int:
         logger.info("model_staged", **msgspec.structs.asdict(report))
     with key_file(log_dir.resolve(), os.environ.get(_KEY)) as path:
         plans = plan(msgspec.structs.replace(settings, key_file=path), version, traits)
-        policy = Policy(stagger=options["stagger"], start_timeout=options["start_timeout"])
+        policy = Policy(
+            stagger=options["stagger"],
+            start_timeout=options["start_timeout"],
+            drain_timeout=_drain_timeout(Policy().drain_timeout),
+        )
         return asyncio.run(_supervise(plans, policy, log_dir, logger))
 
 
@@ -141,6 +146,15 @@ def describe(plans: Sequence[Plan], settings: LaunchSettings, traits: Traits) ->
         if one.consumer is not None:
             lines.append(one.consumer.shell())
     return "\n".join(lines)
+
+
+def _drain_timeout(least: float) -> float:
+    """Seconds a consumer gets to end: more than it takes by itself, so that its drain is never cut short."""
+    text = os.environ.get("PROMPTMILL_DRAIN_TIMEOUT") or "0"
+    try:
+        return max(least, float(text) + _DRAIN_SPARE)
+    except ValueError:
+        raise UsageError(f"PROMPTMILL_DRAIN_TIMEOUT={text} is no number of seconds") from None
 
 
 def _folder(path: Path) -> Path:

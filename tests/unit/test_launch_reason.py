@@ -1,6 +1,7 @@
 import pytest
 
 from common.errors import UsageError
+from ops.launch.cli import _drain_timeout
 from ops.launch.machine import gpus_of
 from ops.launch.reason import reason
 from ops.launch.supervisor import Policy, restart_delay
@@ -72,3 +73,13 @@ def test_all_gpus_are_those_this_process_may_use(monkeypatch):
     assert gpus_of("all") == ("4", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert gpus_of("all") == ()
+
+
+def test_a_consumer_gets_longer_than_its_drain(monkeypatch):
+    monkeypatch.delenv("PROMPTMILL_DRAIN_TIMEOUT", raising=False)
+    assert _drain_timeout(360) == 360
+    monkeypatch.setenv("PROMPTMILL_DRAIN_TIMEOUT", "900")
+    assert _drain_timeout(360) == 960
+    monkeypatch.setenv("PROMPTMILL_DRAIN_TIMEOUT", "soon")
+    with pytest.raises(UsageError, match="seconds"):
+        _drain_timeout(360)
