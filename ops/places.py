@@ -93,7 +93,7 @@ def reach(url: str | None, run: str | None, *, wake: bool = False) -> Reached:
     except RedisUnavailableError:
         what = f"run {run}" if run else "a run"
         raise RunNotFoundError(
-            f"{what} is not going on here: no `ops run` of that name is at work, and there is no Redis at "
-            f"{DEFAULT_REDIS_URL}. Name the Redis with --redis or RQ_REDIS_URL, or run `ops run` again to go on"
+            f"{what} is not going on here: no `ops run` is at work on it, and there is no Redis at "
+            f"{DEFAULT_REDIS_URL}. Name the Redis with --redis or RQ_REDIS_URL, or run `ops run` again"
         ) from None
     return Reached(store)
