@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from common.errors import StorageError
-from common.storage.base import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.storage.base import Storage
 
 VARIABLE: Final = "PROMPTMILL_CRASH_AT"
 KILLED: Final = 137
