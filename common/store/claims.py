@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import math
 import time
@@ -143,6 +144,7 @@ class ClaimStore:
         self.times = times or timing()
         self.round_trips = 0
         self._settings: dict[str, RunSettings] = {}
+        self._reading = asyncio.Lock()
 
     async def exchange(
         self, ended: list[Ended], *, want: int, prefix: str, suspects: int
@@ -239,14 +241,19 @@ class ClaimStore:
         Raises:
             LookupError: the run is not in this Redis any more.
         """
-        found = self._settings.get(run)
-        if found is None:
-            with translated(f"read the settings of run {run}"):
-                raw = await self.client.get(keys.run_key(run, "settings"))
-            if raw is None:
-                raise LookupError(run)
-            found = self._settings[run] = _SETTINGS.decode(raw)
-        return found
+        if run not in self._settings:
+            # The first jobs of a run ask all at once: one reads, on one connection, and the others wait.
+            async with self._reading:
+                if run not in self._settings:
+                    await self._read_settings(run)
+        return self._settings[run]
+
+    async def _read_settings(self, run: str) -> None:
+        with translated(f"read the settings of run {run}"):
+            raw = await self.client.get(keys.run_key(run, "settings"))
+        if raw is None:
+            raise LookupError(run)
+        self._settings[run] = _SETTINGS.decode(raw)
 
     async def pause(self, run: str, scope: str, reason: dict[str, Any]) -> bool:
         """Pause a run (`*`) or one server's part in it; true if it was not paused before."""

@@ -7,9 +7,10 @@ twice unseen. Our clients have that switched off; callers repeat what is safe to
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import hiredis
 import msgspec
 import redis
 import redis.asyncio
@@ -115,6 +116,31 @@ def client_from_url(url: str) -> redis.Redis:
         raise QueueError(f"{redact_url(url)} is not a Redis URL: {error}") from error
 
 
+class _Packing:
+    """Packs commands in C, as redis-py's synchronous connections do: a quarter of a consumer's time else."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """One command in Redis's protocol; the first word may be two, as in `CONFIG GET`."""
+        name, *rest = args
+        return [hiredis.pack_command((*name.encode().split(), *rest))]
+
+    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
+        """Many commands, as one piece."""
+        return [b"".join(piece for command in commands for piece in self.pack_command(*command))]
+
+
+class _Connection(_Packing, redis.asyncio.Connection):
+    """Over TCP."""
+
+
+class _SSLConnection(_Packing, redis.asyncio.SSLConnection):
+    """Over TLS."""
+
+
+class _SocketConnection(_Packing, redis.asyncio.UnixDomainSocketConnection):
+    """Over a socket file."""
+
+
 def async_client(like: redis.Redis) -> redis.asyncio.Redis:
     """An asyncio client to the same Redis as `like`, with the same credentials and TLS settings."""
     pool = like.connection_pool
@@ -127,11 +153,11 @@ def async_client(like: redis.Redis) -> redis.asyncio.Redis:
         socket_timeout=SOCKET_TIMEOUT,
         socket_connect_timeout=CONNECT_TIMEOUT,
     )
-    cls: Any = redis.asyncio.Connection
+    cls: Any = _Connection
     if issubclass(pool.connection_class, redis.SSLConnection):
-        cls = redis.asyncio.SSLConnection
+        cls = _SSLConnection
     elif issubclass(pool.connection_class, redis.UnixDomainSocketConnection):
-        cls = redis.asyncio.UnixDomainSocketConnection
+        cls = _SocketConnection
     return redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(connection_class=cls, **kwargs))
 
 

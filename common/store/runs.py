@@ -94,7 +94,7 @@ class Seal(msgspec.Struct, frozen=True):
 
 def iso_now() -> str:
     """The time as RQ and our records write it: UTC, ISO 8601, microseconds, `Z`."""
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")[:26] + "Z"
 
 
 class RunStore:
