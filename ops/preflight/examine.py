@@ -63,8 +63,10 @@ def run_preflight(wanted: Wanted, *, say: Say = lambda _: None) -> Report:
         say: told what takes long while it does.
 
     Raises:
-        UsageError: a server's URL or the output cannot be one, or there are no prompts to load servers with.
+        UsageError: a server's URL or the output cannot be one, or there is no input to load servers with.
     """
+    if (wanted.canary or wanted.sweep) and wanted.source is None:
+        raise UsageError("--canary and --sweep take their prompts from the input: name a file")
     return asyncio.run(_examine(wanted, os.environ.get("SGLANG_API_KEY"), say))
 
 
@@ -114,7 +116,7 @@ class _Examination:
         self._check_redis(redis, found)
         if output:
             expected = None
-            if prediction and found:
+            if prediction and found and not prediction.at_most:
                 expected = place_checks.output_bytes(
                     prediction.completions, found.mean_bytes, prediction.tokens_each
                 )
@@ -165,13 +167,10 @@ class _Examination:
     async def _load(
         self, found: Survey | None, targets: Sequence[Target]
     ) -> tuple[Batch | None, list[Curve]]:
-        if not (self.wanted.canary or self.wanted.sweep):
-            return None, []
+        batch: Batch | None = None
+        curves: list[Curve] = []
         if found is None or not found.sample:
-            raise UsageError(
-                "--canary and --sweep take their prompts from the input: name a file that has some"
-            )
-        batch, curves = None, []
+            return batch, curves
         prompts: list[PromptJob] = [prompt.job() for prompt in found.sample]
         if self.wanted.canary and targets:
             self.say(f"canary: {self.wanted.canary} prompts of the input, answered in full")

@@ -55,7 +55,7 @@ def steady_rate(answers: Sequence[Answer], in_flight: int, slots: int | None = N
 
 
 def _running(answers: Sequence[Answer], slots: int) -> Iterator[tuple[float, float, int]]:
-    """When each request began to run, ended, and its tokens: servers take them in order as slots fall free."""
+    """When each request began to run, ended, and its tokens: taken in order as slots fall free."""
     ends: list[float] = []
     for answer in sorted(answers, key=lambda answer: answer.began):
         ended = answer.began + answer.took
