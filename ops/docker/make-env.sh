@@ -5,7 +5,7 @@ umask 077
 
 target=${1:-.env}
 if [ -e "$target" ]; then
-    echo "$target is there already; its secrets are kept" >&2
+    echo "$target is there already and is kept. For another: $0 FILE, then docker compose --env-file FILE" >&2
     exit 1
 fi
 

