@@ -25,7 +25,7 @@ end
 if open == 0 and #active > 0 then return {gate_reason, {}, call('LLEN', QUEUE), call('ZCARD', SCHEDULED)} end
 
 local now = now_s()
-local claimed, wip, running, taken = {}, {}, {}, 0
+local claimed, wip, running, mine, taken = {}, {}, {}, {}, 0
 local known = {}
 
 local function fail_foreign(id)
@@ -39,6 +39,7 @@ local function fail_foreign(id)
 end
 
 local function take(id)
+  if mine[id] then return end -- a second list entry of a job taken just now
   local run, unit = parse(id)
   if not run then return fail_foreign(id) end
   if gates[run] == nil then
@@ -88,6 +89,7 @@ local function take(id)
     suspects = suspects - 1
   end
   taken = taken + 1
+  mine[id] = true
   local execution = prefix .. string.format('%04x', taken)
   call('HSET', key, 'status', 'started', 'owner', execution, 'started_at', iso, 'worker_name', worker)
   wip[#wip + 1] = now + ttl

@@ -12,7 +12,7 @@ if standing then
   return standing
 end
 local number = call('LLEN', rk(run, 'parts'))
-if tostring(number) ~= ARGV[3] then return redis.error_reply('MOVED the next part is ' .. number) end
+if tostring(number) ~= ARGV[3] then return redis.error_reply('NOTNEXT the next part is ' .. number) end
 local entries = call('XRANGE', rk(run, 'results'), '-', '+', 'COUNT', ARGV[4])
 if #entries == 0 then return '' end
 local bytes, most, last = 0, tonumber(ARGV[5]), 0

@@ -11,10 +11,18 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from support.arena import Arena
 from support.faulty_s3 import FaultyS3
 from support.need import require
 from support.s3 import S3Server
 from support.swift_s3 import ACCESS_KEY, SECRET_KEY, interpreter, running_swift
+
+
+@pytest.fixture
+def arena(redis_url):
+    """A real Redis driven step by step; what must be true of it is true at the end."""
+    with Arena(redis_url) as arena:
+        yield arena
 
 
 @pytest.fixture(scope="session")
