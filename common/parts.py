@@ -31,6 +31,9 @@ PART_NAME: Final = "part-{number:06d}.jsonl.zst"
 BLOCK: Final = 1 << 22
 """Bytes of decompressed text held at a time; a longer line is still read whole."""
 
+WHOLE: Final = 32 << 20
+"""A part of no more text than this is decompressed at once."""
+
 T = TypeVar("T")
 
 decode_record: Final[Callable[[bytes], Record]] = msgspec.json.Decoder(Record).decode
@@ -107,11 +110,19 @@ def read_part(storage: Storage, row: PartRow) -> bytes:
 def iter_texts(data: bytes, *, name: str) -> Iterator[bytes]:
     """Decompress a part and yield its text in blocks of whole lines, each with its line end.
 
+    A part of ordinary size is one block, which spares copies; a larger one comes in several.
+
     Raises:
         OutputError: it is not zstd, or is cut off.
     """
     carry = b""
     try:
+        if 0 < zstandard.frame_content_size(data) <= WHOLE:
+            text = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+            if not text.endswith(b"\n"):
+                raise OutputError(f"{name} is cut off: its last line has no end")
+            yield text
+            return
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
             while block := reader.read(BLOCK):
                 end = block.rfind(b"\n") + 1

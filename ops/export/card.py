@@ -74,19 +74,19 @@ def _front_matter(report: Report) -> str:
         {"split": split.name, "path": f"{split.name}/*.{options.format.suffix}"} for split in report.splits
     ]
     columns = _columns(report)
-    info: dict[str, Any] = {
-        "splits": [
-            {"name": split.name, "num_bytes": split.bytes, "num_examples": split.rows}
-            for split in report.splits
-        ],
-    }
+    # Without something of its own here, `datasets` takes two exports to folders of one name for the same.
+    info: dict[str, Any] = {"description": f"promptmill export {report.fingerprint}"}
+    if columns is not None:
+        info["features"] = schema.features(columns)
+    info["splits"] = [
+        {"name": split.name, "num_bytes": split.bytes, "num_examples": split.rows} for split in report.splits
+    ]
     fields: dict[str, Any] = {
         "configs": [{"config_name": "default", "data_files": files}],
         "tags": ["promptmill", options.format.value],
         FINGERPRINT_KEY: report.fingerprint,
+        "dataset_info": info,
     }
-    if columns is not None:
-        fields["dataset_info"] = {"features": schema.features(columns), **info}
     # JSON is YAML, and its ASCII form has no character that a YAML reader refuses.
     return "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in fields.items()), "---", ""])
 

@@ -48,13 +48,14 @@ class Scaffolds(msgspec.Struct, frozen=True):
 class Rendered(msgspec.Struct, frozen=True):
     """A turn as text: what the server was sent, and what the model produced as the template writes it.
 
-    `own_texts` are the model's own words in `produced`. `trimmed` says that the template took white space off
-    the ends of these words.
+    `own_texts` are the model's own words in `produced`, without the `spaces` white space characters that were
+    at their ends. `trimmed` says that the template took some of these off.
     """
 
     prompt: str
     produced: str
     own_texts: list[str]
+    spaces: int
     trimmed: bool
 
 
@@ -126,7 +127,10 @@ class Chat:
         tools = params.get("tools")
         history = [_as_template_takes(message) for message in answer.history]
         thought, said = answer.response.reasoning_content or "", answer.response.content or ""
-        prompt, tail = self._halves(history, thought, said, tools=tools, options=options)
+        # Thinking of nothing but white space is none: a prompt that closes its thinking could not take it.
+        prompt, tail = self._halves(
+            history, thought if thought.strip() else "", said, tools=tools, options=options
+        )
         if thought.strip() and self._scaffolds.thinking is None:
             raise ExportError("lose their thinking in the chat template")
         return _cut(prompt, tail, thought, said, self._scaffolds, ended=_has_ended(record, answer))
@@ -196,7 +200,8 @@ def _cut(prompt: str, tail: str, thought: str, said: str, scaffolds: Scaffolds, 
     cut_off = core if answer else core[:after_thought]
     produced = tail[: end + len(end_token)] if ended else cut_off
     trimmed = thought not in core or said not in core
-    return Rendered(prompt, produced, [text for text in (mine, answer) if text], trimmed)
+    spaces = len(thought) + len(said) - len(mine) - len(answer)
+    return Rendered(prompt, produced, [text for text in (mine, answer) if text], spaces, trimmed)
 
 
 def _after(core: str, before: str) -> int:

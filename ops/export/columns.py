@@ -54,7 +54,7 @@ def record_table(records: Sequence[Columnar]) -> pa.Table:
     for field in ROW_SCHEMA:
         values = list(map(attrgetter(field.name), records))
         make = _MAKERS.get(field.name)
-        columns.append(pa.array(values, field.type) if make is None else make(field.type, values))
+        columns.append((_array if make is None else make)(field.type, values))
     return pa.Table.from_arrays(columns, schema=ROW_SCHEMA)
 
 
@@ -83,13 +83,20 @@ def _offsets(lengths: Iterable[int]) -> Any:
     return pa.array(accumulate(lengths, initial=0), pa.int32())
 
 
+def _array(kind: pa.DataType, values: list[Any]) -> Any:
+    """A column of plain values; one value throughout, as many columns have, is told in one go."""
+    if values and values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], kind), len(values))
+    return pa.array(values, kind)
+
+
 def _struct(kind: pa.DataType, items: Sequence[Any]) -> Any:
     """A struct column from objects that have the struct's fields as attributes; None is a null."""
     missing = [item is None for item in items]
     if any(missing):
         blank = SimpleNamespace(**dict.fromkeys(field.name for field in kind))
         items = [blank if item is None else item for item in items]
-    fields = [pa.array(list(map(attrgetter(field.name), items)), field.type) for field in kind]
+    fields = [_array(field.type, list(map(attrgetter(field.name), items))) for field in kind]
     mask = pa.array(missing) if any(missing) else None
     return pa.StructArray.from_arrays(fields, fields=list(kind), mask=mask)
 
@@ -103,8 +110,9 @@ def _turns(kind: pa.DataType, values: Sequence[Any]) -> Any:
     return pa.array(msgspec.to_builtins(values), kind)  # rare, so by way of plain dictionaries
 
 
-def _raw(kind: pa.DataType, values: Sequence[msgspec.Raw | None]) -> Any:
-    return pa.array([None if value is None else str(value, "utf-8") for value in values], kind)
+def _raw(kind: pa.DataType, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Any:
+    texts = [None if isinstance(value, msgspec.UnsetType) else str(value, "utf-8") for value in values]
+    return _array(kind, texts)
 
 
 _MAKERS: Final[dict[str, Callable[[pa.DataType, Any], Any]]] = {

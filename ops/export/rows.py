@@ -57,10 +57,10 @@ class Lean(msgspec.Struct, kw_only=True, gc=False):
     attempts: int
     started_at: str
     latency_s: float
-    metadata: msgspec.Raw | None = None
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     sample: int = 0
     speculation: Speculation | None = None
-    turns: msgspec.Raw | None = None
+    turns: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class Columnar(msgspec.Struct, kw_only=True, gc=False):
@@ -80,7 +80,7 @@ class Columnar(msgspec.Struct, kw_only=True, gc=False):
     attempts: int
     started_at: str
     latency_s: float
-    metadata: msgspec.Raw | None = None
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     sample: int = 0
     speculation: Speculation | None = None
     turns: list[RowTurn] | None = None
@@ -95,7 +95,7 @@ class Row(msgspec.Struct, gc=False):
     sample: int
     messages: list[RowMessage]
     response: msgspec.Raw
-    turns: msgspec.Raw | None
+    turns: list[RowTurn] | None
     finish_reason: str
     verdict: str
     usage: Usage
@@ -172,7 +172,7 @@ def to_row(record: Lean) -> Row:
         record.started_at,
         record.latency_s,
         record.speculation,
-        None if record.metadata is None else str(record.metadata, "utf-8"),
+        None if isinstance(record.metadata, msgspec.UnsetType) else str(record.metadata, "utf-8"),
     )
 
 
@@ -278,11 +278,9 @@ def _thinking_by_place(record: Record) -> list[tuple[int, str]]:
     ]
 
 
-def _uniform_turns(turns: msgspec.Raw | None) -> msgspec.Raw | None:
+def _uniform_turns(turns: msgspec.Raw | msgspec.UnsetType) -> list[RowTurn] | None:
     """Turns with every field there, those that the record leaves out as defaults too."""
-    if turns is None:
-        return None
-    return msgspec.Raw(encode(msgspec.json.decode(turns, type=list[RowTurn])))
+    return None if isinstance(turns, msgspec.UnsetType) else msgspec.json.decode(turns, type=list[RowTurn])
 
 
 def _conversation_message(record: Record, message: Message) -> ConversationMessage:

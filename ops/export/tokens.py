@@ -26,6 +26,10 @@ TOLERANCE_TOKENS: Final = 8
 TOLERANCE_SHARE: Final = 0.02
 """How far a mask's sum may be from the server's count: this many tokens or this share, whichever is more."""
 
+_SEAMS: Final = 4
+_SPACE_TOKENS: Final = 3
+"""The most tokens that one white space character can take: its bytes in UTF-8."""
+
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of token ids. `ids` are packed 32-bit integers; the mask is 0 up to `start`, 1 from there on.
@@ -165,9 +169,9 @@ def _fault(answer: Answer, rendered: Rendered, produced: list[int], chat: Chat) 
     if chat.decode(produced) != chat.normalize(rendered.produced):
         return "do not decode to the text that the model produced"
     own = sum(len(chat.encode(text)) for text in rendered.own_texts)
-    # Where the model's text meets the template's, tokens may join or part: one at either end of each text.
-    slack = 2 * len(rendered.own_texts)
-    if not own - slack <= len(produced) <= own + chat.scaffold_tokens + slack:
+    # Where the model's text meets the template's, tokens may join or part.
+    fewest, most = own - _SEAMS, own + chat.scaffold_tokens + _SEAMS + rendered.spaces * _SPACE_TOKENS
+    if not fewest <= len(produced) <= most:
         return "have a mask that is not as long as the answer and the template's own tokens"
     said = answer.usage.completion_tokens
     if said is not None and abs(said - len(produced)) > max(TOLERANCE_TOKENS, said * TOLERANCE_SHARE):

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from click.testing import CliRunner
-from support.export_runs import record, write_run
+from support.export_runs import USAGE, mixed, record, write_run
 from support.wait import wait_for
 
 from common.errors import UsageError
@@ -27,8 +28,6 @@ from ops.export.cli import export_command
 from ops.export.errors import ExportError, GapsError, ShortAnswersError
 from ops.export.options import ExportOptions, Format
 from ops.export.run import export
-
-USAGE = Usage(5, 40, 3)
 
 
 def rows(folder: Path) -> list[dict]:
@@ -63,6 +62,28 @@ def test_splits_shards_and_verdicts(tmp_path):
     assert max(map(len, files(tmp_path / "out"))) == 20
     assert "| truncated | 10 | 0 |" in (tmp_path / "out" / "README.md").read_text()
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_columns_say_what_the_record_says_in_both_encodings(tmp_path):
+    records = [mixed(index) for index in range(12)]
+    run = write_run(tmp_path, records)
+    for shape in (Format.JSONL, Format.PARQUET):
+        export([str(run)], str(tmp_path / shape), options(format=shape))
+    lines = rows(tmp_path / "jsonl")
+    table = pq.read_table(tmp_path / "parquet" / "train" / "train-00000.parquet").to_pylist()
+    empty = dict.fromkeys(("name", "tool_calls", "tool_call_id", "content_parts"))
+    for line, row, one in zip(lines, table, records, strict=True):
+        figures = line["speculation"] and dict.fromkeys(("accept_rate", "verify_steps")) | line["speculation"]
+        asked = [empty | message for message in line["messages"]]
+        assert row == line | {"messages": asked, "speculation": figures}
+        assert json.loads(line["params"]) == one.params
+        assert line["response"] == msgspec.to_builtins(one.response)
+    assert json.loads(lines[1]["metadata"]) == {"a": {"b": [1, "x"]}}
+    assert lines[2]["metadata"] == '"just text"'
+    assert lines[2]["speculation"]["accept_length"] == 2.5
+    assert json.loads(lines[3]["messages"][0]["content_parts"]) == [{"type": "text", "text": "in parts"}]
+    assert lines[4]["turns"][0]["verdict"] == "ok"
+    assert lines[0]["turns"] is None
 
 
 def test_the_same_export_again_is_done_already_another_is_refused(tmp_path):

@@ -10,7 +10,20 @@ import msgspec
 import zstandard
 
 from common.parts import DEAD_LETTERS, MANIFEST, part_name
-from common.records import DeadLetter, Manifest, Message, PartRow, Record, Response, Usage, Verdict
+from common.records import (
+    DeadLetter,
+    Manifest,
+    Message,
+    PartRow,
+    Record,
+    Response,
+    Speculation,
+    Turn,
+    Usage,
+    Verdict,
+)
+
+USAGE = Usage(5, 40, 3)
 
 
 def record(index: int = 0, **changes: Any) -> Record:
@@ -33,6 +46,22 @@ def record(index: int = 0, **changes: Any) -> Record:
         "latency_s": 1.5,
     }
     return Record(**(fields | changes))
+
+
+def mixed(index: int) -> Record:
+    """Records that differ in whatever may differ."""
+    more: list[dict[str, Any]] = [
+        {},
+        {"metadata": msgspec.Raw(b'{"a": {"b": [1, "x"]}}'), "params": {"thinking": False, "stop": ["x"]}},
+        {"metadata": msgspec.Raw(b'"just text"'), "speculation": Speculation(accept_length=2.5)},
+        {"messages": [Message("user", [{"type": "text", "text": "in parts"}])]},
+        {
+            "messages": [Message("user", "a"), Message("assistant", "one"), Message("user", "b")],
+            "turns": [Turn(1, Response(content="one", reasoning_content="t"), "stop", USAGE)],
+        },
+        {"response": Response(content="2024-01-01 \0 😀 " * 20)},
+    ]
+    return record(index, **({"usage": USAGE} | more[index % len(more)]))
 
 
 def write_run(
