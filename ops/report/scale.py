@@ -72,11 +72,15 @@ def duration(seconds: float | None) -> str:
     """A length of time in words of two units at most."""
     if seconds is None:
         return "\u2013"
-    if seconds < _MINUTE:
+    if seconds < _MINUTE - 0.5:
         return f"{seconds:.3g} s"
     whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
-    return f"{whole // _DAY} d {whole % _DAY // _HOUR} h"
+    for unit, below, word, part, lesser in (
+        (_MINUTE, _HOUR, "min", 1, "s"),
+        (_HOUR, _DAY, "h", _MINUTE, "min"),
+        (_DAY, math.inf, "d", _HOUR, "h"),
+    ):
+        if whole < below:
+            rest = whole % unit // part
+            return f"{whole // unit} {word}" + (f" {rest} {lesser}" if rest else "")
+    raise AssertionError("the last unit has no end")

@@ -20,6 +20,8 @@ class Page:
     def __init__(self, width: int = 1280, height: int = 900) -> None:
         self.size = (width, height)
         self.errors: list[str] = []
+        self.logged: list[str] = []
+        self.requests: list[str] = []
         self._calls = 0
 
     async def __aenter__(self) -> Self:
@@ -79,10 +81,19 @@ class Page:
             data = json.loads(message.data)
             if data.get("method") == "Runtime.exceptionThrown":
                 self.errors.append(data["params"]["exceptionDetails"]["text"])
+            if data.get("method") == "Log.entryAdded":
+                self.logged.append(data["params"]["entry"]["text"])
+            if data.get("method") == "Network.requestWillBeSent":
+                self.requests.append(data["params"]["request"]["url"])
             if data.get("id") == self._calls:
                 assert "error" not in data, data
                 return data["result"]
         raise AssertionError("chromium closed the connection")
+
+    async def watch(self) -> None:
+        """From now on gather what the console is told in `logged` and what is asked of the network."""
+        for domain in ("Log", "Network"):
+            await self.call(f"{domain}.enable")
 
     async def goto(self, url: str) -> None:
         await self.call("Page.navigate", url=url)
