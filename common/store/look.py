@@ -20,6 +20,15 @@ _SETTINGS = msgspec.json.Decoder(RunSettings)
 _ROW = msgspec.json.Decoder(PartRow)
 
 
+class Silent(msgspec.Struct, frozen=True):
+    """A consumer that RQ knows and that shows no figures, and for how many seconds."""
+
+    worker: str
+    host: str
+    pid: int
+    seconds: float
+
+
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What all runs of a Redis share.
 
@@ -36,7 +45,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         failed: jobs in RQ's registry of failed ones.
         collector: whether a collector holds the lease.
         consumers: each consumer's live figures by worker name.
-        silent: consumers that RQ knows and that show no figures, with the seconds since RQ heard of them.
+        silent: consumers that RQ knows and that show no figures.
         strangers: RQ workers on the queue that are no consumers.
     """
 
@@ -52,7 +61,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     collector: bool
     consumers: dict[str, dict[str, Any]]
-    silent: dict[str, float]
+    silent: list[Silent]
     strangers: list[str]
 
 
@@ -123,24 +132,25 @@ def look_around(store: RunStore) -> Surroundings:
 
 def _workers(
     store: RunStore, names: list[str], at: float
-) -> tuple[dict[str, dict[str, Any]], dict[str, float], list[str]]:
+) -> tuple[dict[str, dict[str, Any]], list[Silent], list[str]]:
     consumers: dict[str, dict[str, Any]] = {}
-    silent: dict[str, float] = {}
+    silent: list[Silent] = []
     strangers: list[str] = []
     if not names:
         return consumers, silent, strangers
     with translated("list consumers"), store.client.pipeline(transaction=False) as pipe:
         pipe.mget([keys.consumer_key(name) for name in names])
         for name in names:
-            pipe.hmget(keys.worker_key(name), "birth", "promptmill", "last_heartbeat")
+            pipe.hmget(keys.worker_key(name), "birth", "promptmill", "last_heartbeat", "hostname", "pid")
         figures, *known = pipe.execute()
-    for name, raw, (birth, mark, beat) in zip(names, figures, known, strict=True):
+    for name, raw, (birth, mark, beat, host, pid) in zip(names, figures, known, strict=True):
         if raw:
             consumers[name] = msgspec.json.decode(raw)
         elif birth and not mark:
             strangers.append(name)
         elif birth:
-            silent[name] = max(0.0, at - _epoch(beat or birth))
+            age = round(max(0.0, at - _epoch(beat or birth)), 1)
+            silent.append(Silent(name, (host or b"").decode(), int(pid or 0), age))
     return consumers, silent, strangers
 
 

@@ -13,7 +13,7 @@ from ops.run.plan import RunPlan
 from ops.screen import words
 from ops.screen.layout import screen
 from ops.screen.words import Counted, counts_line
-from ops.status.notices import Level, Notice
+from ops.status.notices import Level, Notice, notices
 from ops.status.values import RunStatus, Status
 
 LINE_EVERY_S: Final = 10.0
@@ -80,10 +80,11 @@ class Display:
             more.append(Notice(Level.WARNING, f"started again: {again}"))
         return screen(
             snapshot.status,
-            width=console.width,
+            # One column less, so that what the terminal echoes at the end does not begin a line.
+            width=console.width - 1,
             height=console.height - 1,
             phase=self._phase if self._phase.startswith("draining") else snapshot.phase,
-            more=more,
+            said=notices(snapshot.status, more),
         )
 
     def failed(self, words: str) -> None:

@@ -18,6 +18,7 @@ from ops.run.display import Display, Snapshot
 from ops.run.plan import RunPlan
 from ops.screen.words import Counted
 from ops.status.snapshot import Watch
+from ops.status.values import State
 
 DONE: Final = 0
 BAD_INPUT: Final = 2
@@ -204,7 +205,7 @@ class Session:
         return Snapshot(
             status=status,
             restarts={name: times for name, times in names.items() if times > 0},
-            phase="enqueueing" if self.producer else "",
+            phase="enqueueing" if self.producer and status.runs[0].state is State.RUNNING else "",
         )
 
     def _finished(self, snapshot: Snapshot) -> bool:

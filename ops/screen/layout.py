@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from ops.screen import words
-from ops.screen.tables import GOOD, bars, consumer_table, run_table, share, table_height
-from ops.status.notices import Level, Notice, notices
+from ops.screen.tables import GOOD, bars, consumer_table, progress, run_table, share, table_height
+from ops.status.notices import Level, Notice
 from ops.status.values import RunStatus, State, Status
 
-WIDE: Final = 120
+WIDE: Final = 140
 """From this many columns on, consumers show more and bars stand side by side."""
 
 LEAST_CONSUMERS: Final = 3
 MOST_BARS: Final = 8
+GAP: Final = 4
 
 _MEASURE: Final = Console(width=80, file=io.StringIO())
 """Tells how many lines a text takes; nothing is printed on it."""
@@ -42,7 +42,7 @@ def screen(
     width: int,
     height: int | None = None,
     phase: str = "",
-    more: Sequence[Notice] = (),
+    said: Sequence[Notice] = (),
     footer: str = "",
 ) -> RenderableType:
     """The whole screen, for one run or several.
@@ -51,12 +51,11 @@ def screen(
         status: what to show; one run fills the screen, several share it.
         width: columns there are.
         height: lines there are; `None` is as many as it takes.
-        phase: what is being done to the run, besides its state.
-        more: what else is to be said.
+        phase: what is being done to the run, in place of its state.
+        said: what is to be said, the most urgent first.
         footer: a last line.
     """
     run = status.runs[0] if len(status.runs) == 1 else None
-    said = [*notices(status, run), *more]
     parts = _Parts(width, height)
     if run is None:
         _runs(parts, status)
@@ -114,45 +113,51 @@ def _head(parts: _Parts, run: RunStatus, status: Status, phase: str) -> None:
     head = Text.assemble(
         (f"run {run.run}  ", "bold"),
         f"{run.done:,} of {run.total:,}  {share(run)}  ",
-        (run.state.value, _STATES.get(run.state, "")),
-        (f", {phase}" if phase else "", "yellow"),
+        (phase or run.state.value, "yellow" if phase else _STATES.get(run.state, "")),
         no_wrap=True,
         overflow="ellipsis",
     )
     parts.add(head, 1)
-    parts.add(ProgressBar(total=max(1, run.total), completed=run.done, width=width), 1)
-    counts = words.equation(run)
-    parts.add(_line(counts if len(counts) <= width else words.short_equation(run)), 1)
+    parts.add(progress(run.done / run.total if run.total else 1.0, width), 1)
+    parts.add(_line(_fitting(width, words.equation(run), words.short_equation(run))), 1)
     if run.state is not State.FINISHED:
-        parts.add(_line(_pace(run, width)), 1)
-        if width < WIDE and run.whole_run_rate_per_s is not None:
-            parts.add(_line(f"{words.whole_speed(run)}; {words.eta(run)}"), 1)
-    parts.add(_line(_stored(run, status)), 1)
+        for line in _pace(run, width):
+            parts.add(_line(line), 1)
+    parts.add(_line(_stored(run, status, width)), 1)
 
 
-def _pace(run: RunStatus, width: int) -> str:
-    if run.rate_per_s is None:
-        return words.eta(run)
-    last = f"last minute {words.speed(run)}"
-    if width < WIDE and run.whole_run_rate_per_s is not None:
-        return last
-    return "; ".join(part for part in (last, words.whole_speed(run), words.eta(run)) if part)
+def _fitting(width: int, *spellings: str) -> str:
+    """The first spelling that fits, or the last."""
+    return next((text for text in spellings if len(text) <= width), spellings[-1])
 
 
-def _stored(run: RunStatus, status: Status) -> str:
-    number = f"{run.parts:,} part{'' if run.parts == 1 else 's'}"
-    text = f"stored {run.stored:,} in {number}"
-    if run.waiting:
-        age = f", oldest {words.duration(run.waiting_oldest_s)}" if run.waiting_oldest_s is not None else ""
-        text += f"; {run.waiting:,} wait for a part ({words.size(run.waiting_bytes)}{age})"
-    memory = words.size(status.memory.used)
+def _pace(run: RunStatus, width: int) -> list[str]:
+    last = f"last minute {words.speed(run)}" if run.rate_per_s is not None else ""
+    rest = "; ".join(part for part in (words.whole_speed(run), words.eta(run)) if part)
+    both = f"{last}; {rest}"
+    return [both] if last and len(both) <= width else [line for line in (last, rest) if line]
+
+
+def _stored(run: RunStatus, status: Status, width: int) -> str:
+    stored = f"stored {run.stored:,} in {run.parts:,} part{'' if run.parts == 1 else 's'}"
+    memory = f"; Redis {words.size(status.memory.used)}"
     if status.memory.limit:
         memory += f" of {words.size(status.memory.limit)}"
-    return f"{text}; Redis {memory}"
+    if not run.waiting:
+        return stored + memory
+    age = f", oldest {words.duration(run.waiting_oldest_s)}" if run.waiting_oldest_s is not None else ""
+    return _fitting(
+        width,
+        f"{stored}; {run.waiting:,} wait for a part ({words.size(run.waiting_bytes)}{age}){memory}",
+        f"{stored}; {run.waiting:,} waiting ({words.size(run.waiting_bytes)}{age}){memory}",
+        f"{stored}; {run.waiting:,} waiting{memory}",
+    )
 
 
 def _runs(parts: _Parts, status: Status) -> None:
-    parts.add(run_table(status), 1 + len(status.runs))
+    most = None if parts.height is None else max(1, parts.height // 2 - 2)
+    rows = len(status.runs) if most is None else min(most, len(status.runs))
+    parts.add(run_table(status.runs, most=most), 1 + rows)
     queue = status.queue
     parts.add(
         _line(
@@ -192,7 +197,7 @@ def _bars(
     if not tallies:
         return
     side_by_side = parts.width >= WIDE and len(tallies) > 1
-    width = (parts.width - 4) // 2 if side_by_side else parts.width
+    width = (parts.width - 2 * GAP) // 2 if side_by_side else parts.width
     wanted = [1 + min(MOST_BARS, len(tally)) for _, tally, _ in tallies]
     total = max(wanted) if side_by_side else sum(wanted)
     parts.gap(after=total + reserve)
@@ -201,18 +206,16 @@ def _bars(
     for number, (title, tally, styles) in enumerate(tallies):
         room = MOST_BARS
         if left is not None:
-            still = 0 if side_by_side else 2 * (len(tallies) - number - 1)
-            room = min(MOST_BARS, left - 1 - still)
-        if room < 1:
-            continue
+            others = 0 if side_by_side else len(tallies) - number - 1
+            room = min(MOST_BARS, left - 1 - others)
         lines = bars(title, tally, width=width, most=room, styles=styles)
         if left is not None and not side_by_side:
             left -= len(lines)
         columns.append(lines)
     if side_by_side and len(columns) > 1:
-        grid = Table.grid(padding=(0, 4, 0, 0), expand=True)
-        grid.add_column(ratio=1)
-        grid.add_column(ratio=1)
+        grid = Table.grid(padding=(0, GAP, 0, 0))
+        grid.add_column(width=width)
+        grid.add_column(width=width)
         grid.add_row(*(Group(*lines) for lines in columns))
         parts.add(grid, max(len(lines) for lines in columns))
         return

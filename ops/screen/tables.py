@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.screen.words import rate
-from ops.status.values import Consumer, RunStatus, Status
+from ops.status.values import Consumer, RunStatus
 
 STYLES: Final = {
     "working": "green",
@@ -24,6 +24,9 @@ STYLES: Final = {
 WELL: Final = "working"
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 GOOD: Final = "ok"
+LEAST_BARS: Final = 2
+MOST_CELLS: Final = 60
+"""A longer bar tells no more."""
 
 
 def consumer_table(consumers: Sequence[Consumer], *, most: int | None = None, wide: bool = False) -> Table:
@@ -120,15 +123,18 @@ def _states(consumers: Sequence[Consumer]) -> str:
 def bars(
     title: str, tally: Mapping[str, int], *, width: int, most: int, styles: Mapping[str, str] | None = None
 ) -> list[Text]:
-    """A tally as a title and bars, the largest first; past `most` bars the rest is one."""
+    """A tally as a title and bars, past `most` the rest as one; a single line where room is scarce."""
     rows = list(tally.items())
+    if most < LEAST_BARS:
+        listed = ", ".join(f"{name} {number:,}" for name, number in rows)
+        return [Text.assemble((title, "bold"), "  ", listed, no_wrap=True, overflow="ellipsis")]
     if len(rows) > most:
         rest = rows[most - 1 :]
         rows = [*rows[: most - 1], (f"{len(rest)} others", sum(number for _, number in rest))]
     total = sum(tally.values())
     names = max([len(title), *(len(name) for name, _ in rows)])
     numbers = max((len(f"{number:,}") for _, number in rows), default=1)
-    room = max(4, width - names - numbers - 12)
+    room = min(MOST_CELLS, max(4, width - names - numbers - 12))
     lines = [Text(title, "bold")]
     for name, number in rows:
         share = number / total if total else 0.0
@@ -146,15 +152,25 @@ def _bar(share: float, width: int) -> str:
     return (("█" * whole) + (_EIGHTHS[part] if part else "")).ljust(width)
 
 
-def run_table(status: Status) -> Table:
-    """One row a run."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("run", no_wrap=True, overflow="ellipsis", min_width=8)
+def progress(done: float, width: int) -> Text:
+    """One line that is full when `done` is 1."""
+    cells = min(width, int(done * width))
+    return Text.assemble(("━" * cells, "green"), ("━" * (width - cells), "bright_black"), no_wrap=True)
+
+
+def run_table(runs: Sequence[RunStatus], *, most: int | None = None) -> Table:
+    """One row a run, the last one counting those past `most`."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="ellipsis")
     table.add_column("state", no_wrap=True)
     for name in ("ended", "completed", "dead", "queued", "in flight"):
         table.add_column(name, justify="right", no_wrap=True)
-    for run in status.runs:
-        table.add_row(Text(run.run), Text(run.state.value), share(run), *(f"{n:,}" for n in _counts(run)))
+    shown = runs if most is None or len(runs) <= most else runs[: most - 1]
+    for run in shown:
+        numbers = (f"{number:,}" for number in _counts(run))
+        table.add_row(_one_line(run.run), run.state.value, share(run), *numbers)
+    if len(shown) < len(runs):
+        table.add_row(_one_line(f"... {len(runs) - len(shown):,} more", "dim"))
     return table
 
 

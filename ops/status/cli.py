@@ -10,11 +10,12 @@ from rich.console import Console
 
 from common.errors import UsageError
 from common.settings import check_run_name
-from ops.places import Reached, reach
+from ops.places import reach
 from ops.runs import check_known
 from ops.screen.layout import screen
-from ops.status.notices import Level, Notice
+from ops.status.notices import Level, Notice, notices, pause_text
 from ops.status.snapshot import Watch
+from ops.status.values import State, Status
 from ops.status.watch import Watching
 
 OFF_TERMINAL_WIDTH = 160
@@ -61,10 +62,16 @@ def status(*, run: str | None, live: bool, as_json: bool, url: str | None) -> No
         click.echo("There is no run in this Redis: `ops run`, or `producer enqueue`, makes one.")
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else OFF_TERMINAL_WIDTH)
-    console.print(screen(found, width=console.width, more=_at_rest(reached)))
+    console.print(screen(found, width=console.width, said=_said(found, at_rest=reached.embedded is not None)))
 
 
-def _at_rest(reached: Reached) -> list[Notice]:
-    if reached.embedded is None:
-        return []
-    return [Notice(Level.NOTE, "no `ops run` is at work on it: run the same command again to go on")]
+def _said(status: Status, *, at_rest: bool) -> list[Notice]:
+    if not at_rest:
+        return notices(status)
+    # Nobody is at work: that explains itself, and so nearly all that would be said of it.
+    run = status.runs[0]
+    said = [Notice(Level.BAD, pause_text(pause)) for pause in run.paused]
+    if run.state is not State.FINISHED:
+        again = "no `ops run` is at work on it: run the same command again to go on"
+        said.append(Notice(Level.WARNING, again))
+    return [*said, *(notice for notice in notices(status) if notice.level is Level.NOTE)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
 from common.settings import QUEUE_NAME
-from ops.status.values import RunStatus, State, Status
+from ops.status.values import Pause, RunStatus, State, Status
 
 MEMORY_SHARE: Final = 0.85
 NAMED: Final = 3
@@ -30,17 +30,15 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
-def notices(status: Status, run: RunStatus | None) -> list[Notice]:
-    """Everything worth saying, the worst first; of one run and what it depends on."""
-    found = [*(_of_run(status, run) if run is not None else ()), *_around(status)]
-    return sorted(found, key=lambda notice: notice.level)
+def notices(status: Status, more: Iterable[Notice] = ()) -> list[Notice]:
+    """Everything worth saying, and `more`, the worst first; of several runs only what they share."""
+    of_run = _of_run(status, status.runs[0]) if len(status.runs) == 1 else ()
+    return sorted([*of_run, *_around(status), *more], key=lambda notice: notice.level)
 
 
 def _of_run(status: Status, run: RunStatus) -> Iterator[Notice]:
     for pause in run.paused:
-        where = "" if pause.scope == "*" else f"{pause.scope}: "
-        samples = f" Look at prompts {', '.join(pause.samples)}." if pause.samples else ""
-        yield Notice(Level.BAD, f"paused: {where}{pause.sentence}{samples}")
+        yield Notice(Level.BAD, pause_text(pause))
     if not run.balanced:
         yield Notice(Level.BAD, "the counts do not add up: keep the output and report this")
     if run.missing:
@@ -64,6 +62,16 @@ def _of_run(status: Status, run: RunStatus) -> Iterator[Notice]:
         )
 
 
+def pause_text(pause: Pause) -> str:
+    """A pause in the guard's words, and which prompts show what it means."""
+    where = "the run" if pause.scope == "*" else pause.scope
+    sentence = pause.sentence or f"{where} is paused"
+    if pause.scope != "*" and pause.scope not in sentence:
+        sentence = f"{pause.scope}: {sentence}"
+    samples = f" Look at prompts {', '.join(pause.samples)}." if pause.samples else ""
+    return f"{sentence}{samples}"
+
+
 def _around(status: Status) -> Iterator[Notice]:
     if status.suspended:
         yield Notice(Level.WARNING, "suspended by `rq suspend`: nothing new starts until `rq resume`")
@@ -74,7 +82,8 @@ def _around(status: Status) -> Iterator[Notice]:
             f"`RQ_WORKER_CLASS=consumers.GenerationWorker rq worker {QUEUE_NAME}`",
         )
     if status.silent:
-        yield Notice(Level.WARNING, f"consumers without a sign of life: {_few(list(status.silent))}")
+        named = [f"{one.host} pid {one.pid} for {one.seconds:.0f} s" for one in status.silent]
+        yield Notice(Level.WARNING, f"consumers without a sign of life: {_few(named)}")
     used, limit = status.memory.used, status.memory.limit
     if limit and used > limit * MEMORY_SHARE:
         yield Notice(

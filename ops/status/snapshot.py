@@ -68,7 +68,7 @@ def status_of(around: Surroundings, looks: Iterable[RunLook], measured: Mapping[
         at=_iso(around.at),
         runs=[run_status(look, around, consumers, measured.get(look.settings.run), told) for look in looks],
         consumers=consumers,
-        silent={name: round(age, 1) for name, age in around.silent.items() if age > CLAIM_TTL_S},
+        silent=[one for one in around.silent if one.seconds > CLAIM_TTL_S],
         stock_workers=around.strangers,
         collector=around.collector,
         suspended=around.suspended,

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from common.store.look import Silent
+
 
 class State(StrEnum):
     """A run in one word or two."""
@@ -129,7 +131,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     runs: list[RunStatus]
     consumers: list[Consumer]
-    silent: dict[str, float]
+    silent: list[Silent]
     stock_workers: list[str]
     collector: bool
     suspended: bool

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from common.errors import PromptmillError
 from ops.screen.layout import screen
-from ops.status.notices import Level, Notice
+from ops.status.notices import Level, Notice, notices
 from ops.status.snapshot import Watch
 from ops.status.values import Status
 
@@ -61,7 +61,7 @@ class Watching:
             self._last,
             width=self.console.width,
             height=self.console.height,
-            more=trouble,
+            said=notices(self._last, trouble),
             footer=f"{at} UTC   q ends this screen, not the run",
         )
 

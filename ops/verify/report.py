@@ -92,20 +92,22 @@ def verdict(report: Report) -> str:
     what = f"{report.units // max(1, report.samples):,} prompts"
     if report.samples > 1:
         what += f" x {report.samples} samples"
-    ends = f"{tallies.completions:,} as one record in one part, {tallies.dead:,} as a dead letter"
     content = _content(report)
     if report.outcome is Outcome.PROVEN:
+        ends = f"{tallies.completions:,} as one record in one part, {tallies.dead:,} as a dead letter"
         return f"PROVEN: each of the {what} ended exactly once, {ends}. {content}"
-    newer = report.parts_unlisted
-    more = (
-        f" {newer:,} newer {'part is' if newer == 1 else 'parts are'} not in the manifest yet."
-        if newer
-        else ""
-    )
     return (
-        f"NOT FINISHED: the run is {report.state}. Of the {what}, {ends}, each exactly once; "
-        f"{report.missing:,} have no end in what could be read so far.{more} Nothing is wrong. {content}"
+        f"NOT FINISHED (it last said: {report.state}). Of the {what}, {tallies.completions:,} have ended as "
+        f"one record in one part and {tallies.dead:,} as a dead letter, each exactly once; "
+        f"{report.missing:,} have no end in what could be read so far.{_newer(report.parts_unlisted)} "
+        f"Nothing is wrong. {content}"
     )
+
+
+def _newer(parts: int) -> str:
+    if not parts:
+        return ""
+    return f" {parts:,} newer {'part is' if parts == 1 else 'parts are'} not in the manifest yet."
 
 
 def _content(report: Report) -> str:

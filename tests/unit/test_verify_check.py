@@ -347,7 +347,7 @@ def test_a_run_going_on_is_right_so_far(source):
     assert EXIT_CODES[report.outcome] == 3
     assert (report.missing, report.parts_unlisted, report.state) == (2, 1, "running")
     last = list(words(report))[-1]
-    assert "3 as one record in one part" in last
+    assert "3 have ended as one record in one part" in last
     assert "1 newer part is not in the manifest yet" in last
 
 
