@@ -7,6 +7,7 @@ reach it. Jobs are claimed and ended by our own scripts, so that neither a kill 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -35,6 +36,7 @@ from consumers.guarding import Guarding
 from consumers.perform import Performer
 
 DRAIN_TIMEOUT_S: Final = 120.0
+LEAST_PAUSE_S: Final = 0.2
 AGAIN_S: Final = 0.2
 """A second signal this soon after the first is taken as the same: worker pools and shells both send one."""
 
@@ -113,7 +115,13 @@ class GenerationWorker(BaseWorker):
                 on_windows=Guarding(store).look,
             )
             self._engine = engine
-            gate.on_change = engine.wake
+            soon = asyncio.Event()
+
+            def changed() -> None:
+                engine.wake()
+                soon.set()
+
+            gate.on_change = changed
             gate.on_lost = lambda: engine.hand_back(death=True)
             gate.in_flight = lambda: engine.in_flight
             gate.completions = lambda: figures.completions
@@ -121,7 +129,7 @@ class GenerationWorker(BaseWorker):
             helpers = [
                 asyncio.create_task(gate.run(), name="gate"),
                 asyncio.create_task(gate.watch_load(), name="load"),
-                asyncio.create_task(self._beat(store, engine, gate, figures), name="heartbeat"),
+                asyncio.create_task(self._beat(store, engine, gate, figures, soon), name="heartbeat"),
             ]
             log.info("consumer_started", worker=self.name, server=client.url, pid=os.getpid())
             try:
@@ -140,8 +148,10 @@ class GenerationWorker(BaseWorker):
         if served:
             log.info("metrics", worker=self.name, address=served[0])
 
-    async def _beat(self, store: ClaimStore, engine: Engine, gate: ServerGate, figures: Figures) -> None:
-        """Keep claims alive, look for abandoned jobs, and show live figures, every few seconds."""
+    async def _beat(
+        self, store: ClaimStore, engine: Engine, gate: ServerGate, figures: Figures, soon: asyncio.Event
+    ) -> None:
+        """Keep claims alive, look for abandoned jobs, and show live figures: every few seconds, or `soon`."""
         runs = RunStore(self.connection)
         told: set[str] = set()
         while True:
@@ -180,7 +190,11 @@ class GenerationWorker(BaseWorker):
                 await asyncio.to_thread(self._send_strangers_away, runs)
             except (QueueError, redis.exceptions.RedisError) as error:
                 log.warning("heartbeat_failed", error=str(error)[:300])
-            await asyncio.sleep(max(0.2, store.times.heartbeat_s - (time.monotonic() - begun)))
+            await asyncio.sleep(LEAST_PAUSE_S)
+            left = store.times.heartbeat_s - (time.monotonic() - begun)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(soon.wait(), max(0.0, left))
+            soon.clear()
 
     def _figures(
         self, engine: Engine, gate: ServerGate, figures: Figures, store: ClaimStore
