@@ -13,10 +13,10 @@ import click
 from common.errors import UsageError
 from common.settings import RUN_NAME
 from common.storage import open_storage
-from ops.report.page import page
+from ops.report.markup import Html
+from ops.report.page import NOTHING, page
 from ops.report.read import read_run
 from ops.report.reading import Reading
-from ops.report.sweep import read_sweep
 from ops.verify.cli import ProgressBar
 
 
@@ -50,7 +50,7 @@ def report(output: str, target: Path | None, samples: int, sweep: Path | None) -
 
     Exit codes: 0 written; 1 written, but something could not be read, which the page names.
     """
-    curves = read_sweep(sweep) if sweep else []
+    more = _sweep(sweep) if sweep else NOTHING
     with ProgressBar() as bar:
         reading = read_run(
             open_storage(output),
@@ -59,12 +59,18 @@ def report(output: str, target: Path | None, samples: int, sweep: Path | None) -
             tick=lambda done, whole: bar.tick("reading parts", done, whole),
         )
     path = target or Path(_default_name(reading))
-    write(path, page(reading, curves))
+    write(path, page(reading, more))
     click.echo(f"{path}: {reading.gathered.records:,} completions of run {reading.manifest.run}")
     if reading.faults.count:
         for words in reading.faults.words:
             click.echo(words, err=True)
         sys.exit(1)
+
+
+def _sweep(path: Path) -> Html:
+    from ops.report.sweep import read_sweep, sweep  # noqa: PLC0415 - preflight takes a second to import
+
+    return sweep(read_sweep(path))
 
 
 def _default_name(reading: Reading) -> str:

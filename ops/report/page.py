@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-from ops.preflight.values import Curve
 from ops.report import load, sections
 from ops.report.markup import Html, el
 from ops.report.reader import samples
 from ops.report.reading import Reading
-from ops.report.sweep import sweep
 
 _LINKS = (
     ("figures", "Figures"),
@@ -25,6 +22,8 @@ _LINKS = (
     ("samples", "Samples"),
     ("settings", "Settings"),
 )
+
+NOTHING = Html()
 
 
 @cache
@@ -38,8 +37,8 @@ def _policy(style: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def page(reading: Reading, curves: Sequence[Curve] = ()) -> str:
-    """The whole document."""
+def page(reading: Reading, more: Html = NOTHING) -> str:
+    """The whole document; `more` are sections that do not come from the run."""
     manifest, gathered = reading.manifest, reading.gathered
     state = sections.state_of(reading)
     style = _style()
@@ -69,7 +68,7 @@ def page(reading: Reading, curves: Sequence[Curve] = ()) -> str:
         load.lengths(gathered),
         load.throughput(gathered, going_on=manifest.finished_at is None),
         load.servers(gathered),
-        sweep(curves),
+        more,
         sections.dead_letters(reading.letters),
         samples(gathered),
         sections.settings(manifest),

@@ -37,9 +37,7 @@ def read_sweep(path: Path) -> list[Curve]:
 
 
 def sweep(curves: Sequence[Curve]) -> Html:
-    """A chart and a table for each server; nothing without a sweep."""
-    if not curves:
-        return Html()
+    """A chart and a table for each server."""
     most_rate = max((point.tokens_per_s for found in curves for point in found.points), default=0.0) or 1.0
     most_flight = top(max((point.in_flight for found in curves for point in found.points), default=1))
     return section(

@@ -53,7 +53,8 @@ _ENDS = {
 
 def prose(rng: random.Random, words: int) -> str:
     """So many words, with a line break now and then."""
-    return " ".join(rng.choice(_WORDS) + (".\n\n" if rng.random() < 0.02 else "") for _ in range(words))
+    chosen = rng.choices(_WORDS, k=words)
+    return ".\n\n".join(" ".join(chosen[place : place + 40]) for place in range(0, words, 40))
 
 
 def made_up(count: int, *, hours: float = 6.0, seed: int = 1) -> list[Record]:
