@@ -171,16 +171,18 @@ class ClaimStore:
     async def _call(self, calls: list[tuple[str, list[Any]]]) -> list[Any]:
         self.round_trips += 1
         with translated("end and claim jobs"):
-            try:
-                async with self.client.pipeline(transaction=False) as pipe:
-                    for name, args in calls:
-                        pipe.evalsha(script(name).sha, 0, *args)
-                    with crashpoints.point("exchange." + "+".join(name for name, _ in calls)):
-                        replies: list[Any] = await pipe.execute()
-            except NoScriptError:
-                # A fresh or restarted Redis knows no script, so none of the calls took effect, or the first
-                # did and is harmless to repeat.
-                return [await run_script_async(self.client, name, args) for name, args in calls]
+            async with self.client.pipeline(transaction=False) as pipe:
+                for name, args in calls:
+                    pipe.evalsha(script(name).sha, 0, *args)
+                with crashpoints.point("exchange." + "+".join(name for name, _ in calls)):
+                    replies: list[Any] = await pipe.execute(raise_on_error=False)
+            for at, reply in enumerate(replies):
+                if isinstance(reply, NoScriptError):
+                    # A fresh or restarted Redis. It may know the one script and not the other, so only what
+                    # was not run is sent again: a claim sent twice would hold jobs that nobody works on.
+                    replies[at] = await run_script_async(self.client, *calls[at])
+                elif isinstance(reply, Exception):
+                    raise reply
         return replies
 
     def _finish_args(self, ended: list[Ended]) -> list[Any]:
