@@ -74,7 +74,7 @@ class RunCollector:
         self._progress_at = float("-inf")
         self._manifest_at = float("-inf")
         self._written: tuple[int, int, int] | None = None
-        self._dead_written: int | None = None
+        self._letters_written: tuple[int, ...] | None = None
 
     def step(self, redis_run_id: str) -> bool:
         """Do what is due; true if there may be more at once.
@@ -137,10 +137,11 @@ class RunCollector:
             return
         counts = self.store.counts(self.run)
         self._take_sample(at, counts)
-        # The last word is always written: letters may have changed while their number did not.
-        if final or counts.dead != self._dead_written:
+        # One letter may have come as another went: their number alone does not tell.
+        letters = (counts.dead, *(counts.other.get(name, 0) for name in ("revived", "adopted")))
+        if final or letters != self._letters_written:
             self._write_dead_letters()
-            self._dead_written = counts.dead
+            self._letters_written = letters
         state = "finished" if final else self._state()
         rate, tokens_rate = rates(list(self.samples))
         progress = progress_of(

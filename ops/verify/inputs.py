@@ -49,6 +49,8 @@ def find_input(manifest: Manifest, folder: Path) -> Path | None:
     digest = hashlib.sha256()
     try:
         with InputFile(Source(name=name, path=str(path))) as file:
+            if not file.compressed and file.state.size != manifest.input.get("bytes"):
+                return None
             for _ in file.chunks(0, digest):
                 pass
     except InputError:
