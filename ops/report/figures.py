@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from common.records import Verdict
 from ops.report.charts import Bar, Series, Tick, area, bars, chart, hover, top, y_ticks
 from ops.report.histogram import PER_OCTAVE, LogHistogram
@@ -17,6 +19,7 @@ MERGED = 4
 _BINS_PER_OCTAVE = PER_OCTAVE // MERGED
 _LABELS = 8
 _SMALL = 84
+_SMALL_TICKS = 2
 
 
 def histogram(title: str, every: LogHistogram, bad: LogHistogram, *, unit: str, noun: str) -> Html:
@@ -79,11 +82,11 @@ def _range(place: int, unit: str) -> str:
     return f"{number(low)} to {number(high)} {unit}"
 
 
-def time_axis(timeline: Timeline) -> list[Tick]:
+def time_axis(timeline: Timeline, wanted: int = 9) -> list[Tick]:
     """Round times under the buckets."""
     first, last = timeline.span
     begin, end = first * timeline.width, (last + 1) * timeline.width
-    moments = time_ticks(begin, end)
+    moments = time_ticks(begin, end, wanted)
     found = [
         Tick((at - begin) / (end - begin), clock(at, end - begin), minor=place % 2 == 1)
         for place, at in enumerate(moments)
@@ -175,7 +178,7 @@ def small(
             area(Series(title, style, values), top(most, 2)),
             label=label,
             description=f"Highest {number(peak)}.",
-            x=[tick for place, tick in enumerate(time_axis(timeline)) if place % 2 == 0],
+            x=[msgspec.structs.replace(tick, minor=False) for tick in time_axis(timeline, _SMALL_TICKS)],
             y=y_ticks(most, 2),
             height=_SMALL,
         ),

@@ -98,7 +98,7 @@ class Names:
 class Gathered:
     """Everything that was counted. `earliest` and `latest` bound the times that are believed.
 
-    `good` and `bad` are histograms by whether the verdict is ok.
+    The `bad_` histograms count those whose verdict is not ok once more.
     """
 
     samples: Samples

@@ -8,8 +8,8 @@ from ops.report.figures import accept_lengths, histogram, over_time, small
 from ops.report.gather import Gathered, ServerTotals
 from ops.report.markup import Html, el, join
 from ops.report.pieces import note, section, table
-from ops.report.scale import duration, share, short
-from ops.report.timeline import Points, Spread, Timeline
+from ops.report.scale import duration, moment, share, short
+from ops.report.timeline import Points, Spread, Timeline, Track
 
 _SMALL_SHOWN = 12
 """Servers whose charts are open at once; a click shows the rest."""
@@ -82,7 +82,8 @@ def throughput(gathered: Gathered, *, going_on: bool) -> Html:
         "Throughput",
         el("div", *charts, class_="beside two"),
         note(
-            f"Each step is {duration(timeline.width)}, times are UTC. A request's tokens are spread over the "
+            f"From {moment(timeline.first)} to {moment(timeline.last)} UTC; each step is "
+            f"{duration(timeline.width)}. A request's tokens are spread over the "
             f"time that it was in flight; requests that failed are not seen here.{late}{untimed}"
         ),
     )
@@ -95,11 +96,14 @@ def _sum(timeline: Timeline, amounts: Sequence[Points | Spread]) -> list[float]:
 def servers(gathered: Gathered) -> Html:
     """What each server did, in figures and over time."""
     timeline = gathered.timeline
-    span = timeline.last - timeline.first if timeline.first is not None else 0.0
     named = sorted(gathered.servers.items())
-    body = [_server_row(name, totals, timeline, span) for name, totals in named]
+    tracks = timeline.servers
+    body = [
+        _server_row(name, totals, timeline, [tracks[name]] if name in tracks else [])
+        for name, totals in named
+    ]
     if len(named) > 1:
-        body.append(_server_row("all", gathered.total, timeline, span))
+        body.append(_server_row("all", gathered.total, timeline, list(tracks.values())))
     head = [
         "server", "completions", "not ok", "prompt tokens", "thinking tokens", "answer tokens",
         "unsplit tokens", "tokens/s", "in flight", "mean latency", "accept length",
@@ -119,10 +123,9 @@ def servers(gathered: Gathered) -> Html:
     )
 
 
-def _server_row(name: str, totals: ServerTotals, timeline: Timeline, span: float) -> list[str]:
-    track = timeline.servers.get(name)
+def _server_row(name: str, totals: ServerTotals, timeline: Timeline, tracks: Sequence[Track]) -> list[str]:
+    span = timeline.last - timeline.first if timeline.first is not None else 0.0
     first, last = timeline.span
-    tracks = [track] if track else list(timeline.servers.values()) if name == "all" else []
     held = sum(sum(t.held.values(first, last)) for t in tracks)
     return [
         name,

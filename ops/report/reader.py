@@ -25,7 +25,7 @@ _BREAK: Final = 120
 
 
 def samples(gathered: Gathered) -> Html:
-    """A few completions of each verdict, the worst first, ok last."""
+    """A few completions of each verdict, the rarest first, ok last."""
     names = [name for name, _ in sorted(gathered.verdicts.items(), key=lambda item: item[1])]
     names.sort(key=lambda name: name == Verdict.OK)
     groups = [_group(name, gathered, first=name == names[0]) for name in names]

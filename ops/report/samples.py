@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -26,7 +26,6 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float
     attempts: int
     usage: dict[str, int | None] = {}
-    params: dict[str, Any] = {}
     sample: int = 0
 
 

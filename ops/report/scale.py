@@ -32,13 +32,18 @@ def time_ticks(begin: float, end: float, wanted: int = 9) -> list[float]:
     rough = max(1.0, (end - begin) / wanted)
     step = next((step for step in _TIME_STEPS if step >= rough), 604_800 * math.ceil(rough / 604_800))
     first = math.ceil(begin / step) * step
-    return [float(moment) for moment in range(first, math.floor(end) + 1, step)]
+    return [float(at) for at in range(first, math.floor(end) + 1, step)]
 
 
-def clock(moment: float, span: float) -> str:
+def clock(at: float, span: float) -> str:
     """A time for an axis that covers `span` seconds."""
     shape = "%H:%M:%S" if span < 5 * _MINUTE else "%H:%M" if span < 2 * _DAY else "%d %b"
-    return datetime.fromtimestamp(moment, UTC).strftime(shape)
+    return datetime.fromtimestamp(at, UTC).strftime(shape)
+
+
+def moment(at: float) -> str:
+    """A time with its date, to the minute."""
+    return datetime.fromtimestamp(at, UTC).strftime("%d %b %Y %H:%M")
 
 
 def short(value: float) -> str:
