@@ -51,7 +51,7 @@ unit: $(VENV)/.dev
 	@$(BIN)/pytest $(PURE) --numprocesses 2
 
 bench: $(VENV)/.dev
-	@$(BIN)/pytest tests/bench -s
+	@$(BIN)/python tests/bench/run.py $(BENCHES)
 
 KILLS ?= 3000
 JOBS ?= 900000

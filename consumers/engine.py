@@ -1,7 +1,8 @@
 """The heart of a consumer: keeps N jobs in flight, and exchanges ended ones for new ones in batches.
 
 One exchange with Redis is under way at a time. While it is, jobs go on ending, so the busier the consumer,
-the more jobs share a round trip; an idle one waits for its next look at the queue.
+the more jobs share a round trip; an idle one waits for its next look at the queue. So that no slot of the
+server waits for a round trip, a few jobs are claimed ahead: as many as ended during the last one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -25,6 +27,8 @@ SUSPECT_DEATHS: Final = 2
 REDIS_BACKOFF_S: Final = 0.25
 REDIS_BACKOFF_MOST_S: Final = 5.0
 FLUSH_S: Final = 5.0
+DEEP_QUEUE: Final = 4
+"""Jobs are claimed ahead while the queue holds this many times what is claimed: never the last ones."""
 
 log = get_logger("consumer")
 
@@ -71,6 +75,8 @@ class Engine:
         self.ended_badly = 0
         self.started = 0
         self._ended: list[Ended] = []
+        self._spare: deque[Claim] = deque()
+        self._ahead = 0
         self._wake = asyncio.Event()
         self._stopping = False
         self._resync = False
@@ -89,20 +95,26 @@ class Engine:
         """Take no more jobs; `run` returns when those in flight have ended."""
         self._stopping = True
         self.state = "draining"
+        self._return_spare()
         self.wake()
 
     def hand_back(self, *, death: bool = False) -> int:
         """Cancel every job in flight; they go back to the head of the queue. Returns how many."""
+        self._return_spare()
         for task in self.tasks.values():
             task.cancel("death" if death else None)
         return len(self.tasks)
 
     def cancel(self, job: str) -> bool:
         """Hand one job back."""
+        spare = [claim for claim in self._spare if claim.job == job]
+        for claim in spare:
+            self._spare.remove(claim)
+            self._end(claim, HandedBack())
         found = [e for e, claim in self.held.items() if claim.job == job and e in self.tasks]
         for execution in found:
             self.tasks[execution].cancel()
-        return bool(found)
+        return bool(found or spare)
 
     @property
     def in_flight(self) -> int:
@@ -115,6 +127,8 @@ class Engine:
         """Work until drained or a limit is reached, then tell Redis of all that ended."""
         backoff = REDIS_BACKOFF_S
         while True:
+            if not self.gate.limit:
+                self._return_spare()
             want = self._want()
             if not self._ended and want <= 0:
                 if self._over():
@@ -150,6 +164,7 @@ class Engine:
         except BaseException:
             self._ended = ended + self._ended
             raise
+        self._ahead = max(len(ended), self._ahead - 1)
         for item, counted in zip(ended, finish.accepted, strict=True):
             self.held.pop(item.claim.execution, None)
             if not counted:
@@ -163,8 +178,12 @@ class Engine:
         for claim in reply.claims:
             self.held[claim.execution] = claim
             self.started += 1
-            task = asyncio.create_task(self._work(claim))
-            self.tasks[claim.execution] = task
+        self._spare.extend(reply.claims)
+        self._fill()
+        if reply.state != "ok" or self._stopping:
+            self._return_spare()
+        if reply.queued < DEEP_QUEUE * (self.in_flight + self._ahead):
+            self._ahead = 0
         now = time.monotonic()
         self._queue_empty = (
             reply.state == "ok" and not reply.claims and not reply.queued and not reply.scheduled
@@ -184,7 +203,11 @@ class Engine:
     def _want(self) -> int:
         if self._stopping or time.monotonic() < self._next_claim:
             return 0
-        want = self.gate.limit - len(self.held)
+        limit = self.gate.limit
+        room = limit - len(self.tasks) - len(self._spare)
+        if not limit or (room <= 0 and not self._ended):
+            return 0
+        want = room + min(self._ahead, limit)
         if self.limits.max_jobs is not None:
             want = min(want, self.limits.max_jobs - self.started)
         return want
@@ -211,6 +234,17 @@ class Engine:
 
     # One job
 
+    def _fill(self) -> None:
+        """Start as many spare jobs as there is room for."""
+        while self._spare and len(self.tasks) < self.gate.limit:
+            claim = self._spare.popleft()
+            self.tasks[claim.execution] = asyncio.create_task(self._work(claim))
+
+    def _return_spare(self) -> None:
+        """Give back what was claimed ahead: somebody else may start it now."""
+        while self._spare:
+            self._end(self._spare.pop(), HandedBack())
+
     async def _work(self, claim: Claim) -> None:
         outcome: Outcome
         try:
@@ -221,6 +255,10 @@ class Engine:
             log.exception("job_fault", job=claim.job, error_type=type(error).__name__)
             outcome = Again(5.0, claim.attempts + 1, claim.tries)
         self.tasks.pop(claim.execution, None)
+        self._end(claim, outcome)
+        self._fill()
+
+    def _end(self, claim: Claim, outcome: Outcome) -> None:
         self._ended.append(Ended(claim, outcome))
         if isinstance(outcome, (Again, HandedBack)):
             self.ended_badly += 1
