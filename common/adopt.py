@@ -16,7 +16,7 @@ import msgspec
 from common.errors import StorageError
 from common.log import get_logger
 from common.parts import OutputError, decode_line, iter_dead_letters, iter_lines, part_name
-from common.records import PartRow, Verdict
+from common.records import PartRow, Verdict, unit_of
 from common.storage import Storage
 from common.store.runs import RunStore
 
@@ -39,6 +39,10 @@ class _Stored(msgspec.Struct, frozen=True):
     verdict: Verdict
     usage: _Usage
     sample: int = 0
+    rank: int | msgspec.UnsetType = msgspec.UNSET
+
+    def unit(self, samples: int) -> int:
+        return unit_of(self.index, self.rank, self.sample, samples)
 
 
 _decode = msgspec.json.Decoder(_Stored).decode
@@ -72,8 +76,7 @@ def adopt_part(store: RunStore, storage: Storage, run: str, number: int, samples
     found = []
     for at, line in enumerate(_lines(data, name), start=1):
         record = decode_line(_decode, line, key=name, number=at)
-        unit = record.index * samples + record.sample
-        found.append((unit, record.verdict.value, record.usage.completion_tokens or 0))
+        found.append((record.unit(samples), record.verdict.value, record.usage.completion_tokens or 0))
     row = PartRow(name, len(found), hashlib.sha256(data).hexdigest())
     waiting: dict[int, str] = {}
     seen, reply = "", LOOK_AGAIN
@@ -90,7 +93,7 @@ def adopt_part(store: RunStore, storage: Storage, run: str, number: int, samples
 
 def adopt_dead_letters(store: RunStore, storage: Storage, run: str, samples: int) -> int:
     """Take over the dead letters of the output; returns how many it lists."""
-    letters = [(letter.index * samples + letter.sample, letter) for letter in iter_dead_letters(storage)]
+    letters = [(letter.unit(samples), letter) for letter in iter_dead_letters(storage)]
     for at in range(0, len(letters), 1000):
         store.adopt_dead(run, letters[at : at + 1000])
     return len(letters)
@@ -98,7 +101,7 @@ def adopt_dead_letters(store: RunStore, storage: Storage, run: str, samples: int
 
 def _unit(line: bytes, samples: int) -> int:
     record = decode_line(_decode, line, key="the results stream", number=0)
-    return record.index * samples + record.sample
+    return record.unit(samples)
 
 
 def _lines(data: bytes, name: str) -> Iterator[bytes]:

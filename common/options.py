@@ -17,6 +17,7 @@ from common.settings import (
     ConsumerSettings,
     GenerationSettings,
     OnVerdict,
+    Order,
     QualitySettings,
     check_quality,
 )
@@ -36,6 +37,8 @@ class Chosen(msgspec.Struct, frozen=True):
     batch_size: int
     high_water: int
     skip_invalid: bool
+    order: Order
+    order_field: str | None
 
 
 def option(*names: str, **attributes: Any) -> Callable[[F], F]:
@@ -90,6 +93,18 @@ _OPTIONS: Final = (
     option(
         "--guard-limit", type=click.FloatRange(0, 1), default=0.2, help="Share of bad answers that pauses."
     ),
+    option(
+        "--order",
+        type=click.Choice(["input", "longest-first", "prefix"]),
+        default="input",
+        help="Admit as the input has them, the longest first, or those that begin alike together.",
+    ),
+    option(
+        "--order-field",
+        default=None,
+        metavar="NAME",
+        help="With longest-first: the number in `metadata` that says how long, not the prompt's length.",
+    ),
     option("--skip-invalid", is_flag=True, help="Make each unusable line a dead letter instead of stopping."),
 )
 
@@ -138,6 +153,8 @@ def chosen(values: dict[str, Any]) -> Chosen:
         batch_size=values["batch_size"],
         high_water=values["high_water"],
         skip_invalid=values["skip_invalid"],
+        order=values["order"],
+        order_field=values["order_field"],
     )
 
 

@@ -46,6 +46,14 @@ class DeadReason(StrEnum):
     FORGED_JOB = "forged_job"
 
 
+def unit_of(index: int, rank: int | msgspec.UnsetType, sample: int, samples: int) -> int:
+    """The number of one sample among all of a run's.
+
+    `rank` is a prompt's place in the order of admission; it is set only where that is not the input's order.
+    """
+    return (index if isinstance(rank, msgspec.UnsetType) else rank) * samples + sample
+
+
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """One turn of a conversation, in the shape the chat endpoint takes."""
 
@@ -66,6 +74,11 @@ class PromptJob(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     sample: int = 0
     v: int = SCHEMA
+    rank: int | msgspec.UnsetType = msgspec.UNSET
+
+    def unit(self, samples: int) -> int:
+        """The number of this sample in its run: by place in the order of admission, then by sample."""
+        return unit_of(self.index, self.rank, self.sample, samples)
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -124,6 +137,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     sample: int | msgspec.UnsetType = msgspec.UNSET
     speculation: Speculation | msgspec.UnsetType = msgspec.UNSET
     turns: list[Turn] | msgspec.UnsetType = msgspec.UNSET
+    rank: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,6 +152,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     line: int | None = None
     server: str | None = None
     at: str | None = None
+    rank: int | msgspec.UnsetType = msgspec.UNSET
+
+    def unit(self, samples: int) -> int:
+        """The number of this sample in its run: by place in the order of admission, then by sample."""
+        return unit_of(self.index, self.rank, self.sample, samples)
 
 
 class Fingerprint(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 OnVerdict = Literal["keep", "retry", "dead"]
 Regenerate = Literal["last", "all"]
+Order = Literal["input", "longest-first", "prefix"]
 
 
 class GenerationSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +118,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int = 500
     high_water: int = 50_000
     skip_invalid: bool = False
-    epoch: str = ""
+    order: Order = "input"
+    order_field: str | None = None
 
     @property
     def destination(self) -> str:

@@ -58,7 +58,7 @@ class Performer:
         except ForgedJobError as error:
             log.warning("forged_job", job=claim.job)
             return forged(claim, unit // samples, str(error))
-        if unit_of(prompt, settings) != unit:
+        if prompt.unit(samples) != unit:
             log.warning("forged_job", job=claim.job)
             return forged(
                 claim, unit // samples, f"the job holds prompt {prompt.index}, its id says unit {unit}"
@@ -80,7 +80,7 @@ class Performer:
         answers: dict[int, Response] = {}
         turns: list[Turn] = []
         # The seed that the policy gave when it asked for another try is the same whenever it is asked again.
-        seed = retry_seed(unit_of(prompt, settings), claim.tries) if claim.tries else None
+        seed = retry_seed(prompt.unit(settings.generation.samples), claim.tries) if claim.tries else None
         for position in positions:
             history = history_for(prompt.messages, position, answers)
             request = build_request(prompt, settings.generation, self.gate.info, messages=history, seed=seed)
@@ -93,7 +93,7 @@ class Performer:
                 verdict,
                 claim.tries + 1,
                 settings.quality,
-                unit=unit_of(prompt, settings),
+                unit=prompt.unit(settings.generation.samples),
                 sampled=(request.params.get("temperature") or 0) > 0,
             )
             if isinstance(decision, RetryWithSeed):
@@ -148,6 +148,7 @@ class Performer:
             sample=prompt.sample if settings.generation.samples > 1 else msgspec.UNSET,
             speculation=result.speculation or msgspec.UNSET,
             turns=turns or msgspec.UNSET,
+            rank=prompt.rank,
         )
 
     async def _failed(
@@ -211,6 +212,7 @@ class Performer:
                 sample=prompt.sample,
                 server=self.client.url,
                 at=iso_now(),
+                rank=prompt.rank,
             ),
             verdict,
         )
@@ -231,8 +233,3 @@ class Performer:
             speculation=result.speculation,
             accept_max=float(drafts) if drafts else None,
         )
-
-
-def unit_of(prompt: PromptJob, settings: RunSettings) -> int:
-    """The number of a prompt's sample among all of the run's."""
-    return prompt.index * settings.generation.samples + prompt.sample

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -23,8 +24,6 @@ from common.store.runs import Admission, RunStore, iso_now
 from common.store.runs import Position as StoredPosition
 from producer.lines import Position
 from producer.parse import InvalidLine, Prompt
-from producer.scan import PromptReader, ScanReport, read_prompts
-from producer.source import Source
 
 CHUNK_JOBS: Final = 500
 CHUNK_BYTES: Final = 2 * 1024 * 1024
@@ -38,6 +37,23 @@ DESCRIPTION_CHARS: Final = 200
 T = TypeVar("T")
 
 log = get_logger("producer")
+
+
+class Reader(Protocol):
+    """An input being read: its lines in order, and the position after the last one handed out."""
+
+    @property
+    def position(self) -> Position:
+        """Where reading goes on; its index is how many lines were handed out from the beginning."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def __iter__(self) -> Iterator[Prompt | InvalidLine]: ...
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -60,15 +76,16 @@ class ChunkBuilder:
         self.dead: list[tuple[int, bytes, str]] = []
         self.bytes = 0
 
-    def add(self, item: Prompt | InvalidLine) -> None:
-        """Take one line of the input, with all its samples."""
+    def add(self, item: Prompt | InvalidLine, place: int) -> None:
+        """Take one line with all its samples; `place` is its place in the order of admission."""
         samples = self.settings.generation.samples
+        rank = msgspec.UNSET if self.settings.order == "input" else place
         for sample in range(samples):
-            unit = item.index * samples + sample
+            unit = place * samples + sample
             if isinstance(item, InvalidLine):
-                self.dead.append((unit, letter_bytes(item, sample), DeadReason.INVALID_LINE.value))
+                self.dead.append((unit, letter_bytes(item, sample, rank), DeadReason.INVALID_LINE.value))
             else:
-                data = encode_job(job_of(item, sample))
+                data = encode_job(job_of(item, sample, rank))
                 self.jobs.append((unit, describe(self.settings.run, item.id, sample, samples), data))
                 self.bytes += len(data)
 
@@ -83,7 +100,7 @@ class ChunkBuilder:
         return not self.jobs and not self.dead
 
 
-def job_of(prompt: Prompt, sample: int) -> PromptJob:
+def job_of(prompt: Prompt, sample: int, rank: int | msgspec.UnsetType = msgspec.UNSET) -> PromptJob:
     """The job of one sample of a prompt."""
     return PromptJob(
         index=prompt.index,
@@ -92,6 +109,7 @@ def job_of(prompt: Prompt, sample: int) -> PromptJob:
         params=prompt.params,
         metadata=prompt.metadata,
         sample=sample,
+        rank=rank,
     )
 
 
@@ -101,7 +119,7 @@ def describe(run: str, prompt_id: str, sample: int, samples: int) -> str:
     return f"{name}#{sample}" if samples > 1 else name
 
 
-def letter_bytes(line: InvalidLine, sample: int) -> bytes:
+def letter_bytes(line: InvalidLine, sample: int, rank: int | msgspec.UnsetType = msgspec.UNSET) -> bytes:
     """The dead letter of a line that cannot be used."""
     return msgspec.json.encode(
         DeadLetter(
@@ -113,6 +131,7 @@ def letter_bytes(line: InvalidLine, sample: int) -> bytes:
             sample=sample,
             line=line.line,
             at=iso_now(),
+            rank=rank,
         )
     )
 
@@ -124,17 +143,15 @@ class Admitter:
         self,
         store: RunStore,
         settings: RunSettings,
-        source: Source,
-        report: ScanReport,
+        read_from: Callable[[Position], Reader],
         *,
         high_water: int,
         on_progress: Report,
     ) -> None:
-        """Prepare; nothing is read before `run`."""
+        """Prepare; nothing is read before `run`. `read_from` opens the input at a position."""
         self.store = store
         self.settings = settings
-        self.source = source
-        self.report = report
+        self.read_from = read_from
         self.high_water = high_water
         self.on_progress = on_progress
         self.job_timeout = int(settings.consumer.request_timeout) + 60
@@ -163,10 +180,10 @@ class Admitter:
     def _from(self, start: Position) -> int:
         """Admit from `start` to the end, or until another producer has moved the position."""
         chunks = 0
-        with read_prompts(self.source, self.report, start=start) as reader:
+        with self.read_from(start) as reader:
             before, chunk = start, ChunkBuilder(self.settings)
             for item in reader:
-                chunk.add(item)
+                chunk.add(item, reader.position.index - 1)
                 if chunk.full:
                     if not self._admit(chunk, before, reader, ended=False):
                         return chunks
@@ -175,7 +192,7 @@ class Admitter:
             self._admit(chunk, before, reader, ended=True)
         return chunks + 1
 
-    def _admit(self, chunk: ChunkBuilder, before: Position, reader: PromptReader, *, ended: bool) -> bool:
+    def _admit(self, chunk: ChunkBuilder, before: Position, reader: Reader, *, ended: bool) -> bool:
         self._wait_for_room(before.index, len(chunk.jobs))
         after = reader.position
         admission = Admission(
@@ -232,19 +249,19 @@ class Admitter:
         missing = set(self.store.missing(self.settings.run))
         if not missing:
             return
-        log.warning(
-            "missing_jobs", run=self.settings.run, jobs=len(missing), note="deleted from Redis by others"
-        )
-        samples = self.settings.generation.samples
-        with read_prompts(self.source, self.report) as reader:
-            self._readmit(item for item in reader if item.index in {unit // samples for unit in missing})
-
-    def _readmit(self, items: Iterable[Prompt | InvalidLine]) -> None:
+        log.warning("missing_jobs", run=self.settings.run, jobs=len(missing), note="deleted from Redis")
+        places = {unit // self.settings.generation.samples for unit in missing}
         chunk = ChunkBuilder(self.settings)
-        for item in items:
-            chunk.add(item)
-            if chunk.full:
-                self.store.readmit(self.settings.run, chunk.jobs, job_timeout=self.job_timeout)
-                chunk = ChunkBuilder(self.settings)
+        with self.read_from(Position()) as reader:
+            for item in reader:
+                place = reader.position.index - 1
+                if place in places:
+                    chunk.add(item, place)
+                if chunk.full:
+                    self._readmit(chunk)
+                    chunk = ChunkBuilder(self.settings)
+        self._readmit(chunk)
+
+    def _readmit(self, chunk: ChunkBuilder) -> None:
         if chunk.jobs:
             self.store.readmit(self.settings.run, chunk.jobs, job_timeout=self.job_timeout)

@@ -22,6 +22,7 @@ from common.settings import RunSettings, check_run_name, derive_run_name, redact
 from common.storage import open_storage
 from common.store.runs import RunStore, iso_now
 from producer.admit import Admitter
+from producer.order import opener
 from producer.prepare import prepare_run
 from producer.progress import ProgressLine
 from producer.scan import ScanReport, scan
@@ -131,6 +132,8 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
         batch_size=wanted.batch_size,
         high_water=wanted.high_water,
         skip_invalid=wanted.skip_invalid,
+        order=wanted.order,
+        order_field=wanted.order_field,
     )
     storage = open_storage(settings.destination)
     standing = prepare_run(store, storage, settings)
@@ -143,7 +146,11 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
         log.info("metrics", address=served[0])
     with ProgressLine("enqueueing", unit="prompts", total=lines, run=run, metrics=metrics) as line:
         admitter = Admitter(
-            store, standing, source, report, high_water=wanted.high_water, on_progress=line.report
+            store,
+            standing,
+            opener(source, report, standing, spool),
+            high_water=wanted.high_water,
+            on_progress=line.report,
         )
         admitter.run()
     counts = store.counts(run)

@@ -93,6 +93,8 @@ def changed_settings(standing: RunSettings, wanted: RunSettings) -> list[str]:
             was, asked = getattr(before, field), getattr(now, field)
             if was != asked:
                 changes.append(f"{field} was {was!r}, now {asked!r}")
-    if standing.skip_invalid != wanted.skip_invalid:
-        changes.append(f"skip_invalid was {standing.skip_invalid}, now {wanted.skip_invalid}")
+    for field in ("skip_invalid", "order", "order_field"):
+        was, asked = getattr(standing, field), getattr(wanted, field)
+        if was != asked:
+            changes.append(f"{field} was {was!r}, now {asked!r}")
     return changes

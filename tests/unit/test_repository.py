@@ -70,7 +70,8 @@ def test_the_example_environment_lists_every_variable_that_the_code_reads():
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for name in re.findall(r"[\"']((?:PROMPTMILL|SGLANG|RQ)_[A-Z][A-Z_]*)[\"']", path.read_text()):
-                assert name in EXAMPLE, f"{path.name} reads {name}"
+                # A tool's prefix names no variable of its own.
+                assert name in EXAMPLE or name == "RQ_DASHBOARD", f"{path.name} reads {name}"
 
 
 @pytest.mark.parametrize("parameter", SETTINGS.params, ids=lambda p: p.name)
