@@ -60,7 +60,7 @@ def headline(reading: Reading) -> Html:
 def _equation(progress: Progress | None, manifest: Manifest) -> Html:
     if progress is None:
         return note(
-            f"No progress.json: the manifest counts {manifest.accepted:,} accepted, "
+            f"Without progress.json, the manifest counts {manifest.accepted:,} accepted, "
             f"{manifest.completed:,} completed, {manifest.dead:,} dead."
         )
     terms = [

@@ -145,6 +145,25 @@ def test_lines_that_are_no_records_cost_themselves_alone(tmp_path):
     assert "of 20 read are not" in text
 
 
+def test_files_beside_the_parts_that_make_no_sense_are_named_too(run, tmp_path):
+    (run / "progress.json").write_text("{")
+    (run / "dead.jsonl").write_text('{"index": 1}\n')
+    manifest = json.loads((run / "manifest.json").read_bytes())
+    manifest["created_at"] = "lately"
+    manifest["parts"][1]["records"] += 1
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    done = report(run, cwd=tmp_path)
+    assert done.exit_code == 1
+    assert [line.split(" ")[0] for line in done.stderr.splitlines()] == [
+        "progress.json",
+        part_name(1),
+        "dead.jsonl",
+    ]
+    text = (tmp_path / "nightly-report.html").read_text()
+    assert "Without progress.json, the manifest counts 1,209 accepted" in text
+    assert "of 1,200 read are not" in text
+
+
 def test_a_run_in_s3(run, tmp_path, s3_server):
     url = f"s3://{s3_server.bucket}/sets/nightly"
     storage = open_storage(url)
