@@ -13,7 +13,7 @@ from common.log import get_logger
 from ops import guard
 from ops.run.plan import STEADY_S, ChildPlan, backoff
 
-TAIL_BYTES: Final = 4096
+TAIL_BYTES: Final = 16_384
 
 log = get_logger("ops")
 
@@ -26,20 +26,20 @@ class Child:
         self.plan = plan
         self.path = logs / f"{plan.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
         self.deaths = 0
         self.last_code: int | None = None
         self._born = 0.0
         self._again_at = 0.0
         self._log: BinaryIO | None = None
+        self._own_from = 0
 
     def start(self) -> None:
         """Start it."""
         if self._log is None:
             self._log = self.path.open("ab")
+            self._own_from = self._log.tell()
         env = {**os.environ, **self.plan.env, "PYTHONUNBUFFERED": "1"}
         self.process = guard.spawn(self.plan.argv, env=env, stdout=self._log, stderr=self._log)
-        self.starts += 1
         self._born = time.monotonic()
 
     @property
@@ -96,10 +96,10 @@ class Child:
             self._log = None
 
     def tail(self) -> str:
-        """The end of its log."""
+        """The end of its log, of this session alone: the file has those before it, too."""
         try:
             with self.path.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                file.seek(max(self._own_from, file.seek(0, os.SEEK_END) - TAIL_BYTES))
                 return file.read().decode(errors="replace")
         except OSError:
             return ""

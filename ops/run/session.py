@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from ops.status.snapshot import Watch
 from ops.status.values import State
 
 DONE: Final = 0
+FAILED: Final = 1
 BAD_INPUT: Final = 2
 DEAD_LETTERS: Final = 3
 GUARDED: Final = 4
@@ -74,7 +76,7 @@ class Session:
         self.producer: Child | None = None
         self.collector: Child
         self.consumers: list[Child] = []
-        self.redis_restarts = 0
+        self.restarts: Counter[str] = Counter()
         self._stops: list[float] = []
         self._looked = float("-inf")
         self._snapshot: Snapshot | None = None
@@ -95,7 +97,8 @@ class Session:
         finally:
             self._stop_all()
             for number, handler in previous.items():
-                signal.signal(number, handler)
+                # Pressed once more on the way out, Ctrl-C is to change neither exit code nor last words.
+                signal.signal(number, signal.SIG_IGN if self._stops else handler)
 
     def _connect(self) -> None:
         if self.embedded:
@@ -122,13 +125,14 @@ class Session:
             return None
         self.display.phase("checking the input")
         while not self._stops:
-            code = producer.ended()
-            if code is not None and code != 0:
+            self._keep_redis()
+            code = self._keep(producer)
+            if code in (BAD_INPUT, FAILED):
                 self.display.failed(last_words(producer))
-                return code if code in (BAD_INPUT, 1) else 1
-            if code == 0:
+                return code
+            if code == DONE:
                 self.producer = None
-            if code == 0 or self.plan.ready_file.exists():
+            if code == DONE or self.plan.ready_file.exists():
                 return None
             time.sleep(TICK_S / 5)
         return INTERRUPTED
@@ -154,28 +158,35 @@ class Session:
 
     def _keep_redis(self) -> None:
         if self.embedded and not self.embedded.alive:
-            self.redis_restarts += 1
-            log.warning("redis_restarted", times=self.redis_restarts)
+            self.restarts["redis"] += 1
+            log.warning("part_died", run=self.plan.run, part="redis")
             self.embedded.start()
 
     def _keep_children(self) -> int | None:
+        """Start again what died; an exit code if that cannot help."""
         for child in (self.collector, *self.consumers):
-            code = child.ended()
-            if code is not None:
-                log.warning("part_died", part=child.plan.name, exit_code=code, log=str(child.path))
-            child.restart_if_due()
+            self._keep(child)
         if self.producer:
-            code = self.producer.ended()
-            if code == 0:
-                self.producer = None
-            elif code == BAD_INPUT:
+            code = self._keep(self.producer)
+            if code == BAD_INPUT:
                 self.display.failed(last_words(self.producer))
                 return BAD_INPUT
-            elif code is not None:
-                log.warning("part_died", part="producer", exit_code=code, log=str(self.producer.path))
-            if self.producer:
-                self.producer.restart_if_due()
+            if code == DONE:
+                self.producer = None
         return None
+
+    def _keep(self, child: Child) -> int | None:
+        """Start a part again when it is time; its exit code if it has ended just now."""
+        code = child.ended()
+        # The producer alone has an end, and it alone is right in saying that the input is of no use.
+        over = child is self.producer and code in (DONE, BAD_INPUT)
+        if code is not None and not over:
+            log.warning(
+                "part_died", run=self.plan.run, part=child.plan.name, exit_code=code, log=str(child.path)
+            )
+        if not over and child.restart_if_due():
+            self.restarts[child.plan.name] += 1
+        return code
 
     def _look(self) -> Snapshot | None:
         now = time.monotonic()
@@ -191,7 +202,7 @@ class Session:
                 self._start_producer()
             return None
         except QueueError as error:
-            log.warning("redis_unavailable", error=str(error))
+            log.warning("redis_unavailable", run=self.plan.run, error=str(error))
             return None
         return self._snapshot
 
@@ -199,12 +210,9 @@ class Session:
         status = self.watch.take([self.plan.run])
         if self.producer is None and status.runs[0].missing:
             self._start_producer()
-        names = {child.plan.name: child.starts - 1 for child in (self.collector, *self.consumers)}
-        if self.redis_restarts:
-            names["redis"] = self.redis_restarts
         return Snapshot(
             status=status,
-            restarts={name: times for name, times in names.items() if times > 0},
+            restarts=dict(self.restarts),
             phase="enqueueing" if self.producer and status.runs[0].state is State.RUNNING else "",
         )
 

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.arena import Arena
 from support.faulty_s3 import FaultyS3
+from support.flow import Servers
 from support.need import require
 from support.s3 import S3Server
 from support.swift_s3 import ACCESS_KEY, SECRET_KEY, interpreter, running_swift
@@ -86,3 +87,32 @@ def self_signed_server(tmp_path):
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture(scope="session")
+def instant_servers(tmp_path_factory):
+    """Two simulated servers, processes of their own, that answer at once."""
+    with Servers(tmp_path_factory.mktemp("instant"), "--instant", "--median-tokens", 60) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def slow_servers(tmp_path_factory):
+    """Two simulated servers of four slots each whose answers take about half a second."""
+    speed = ("--median-tokens", 60, "--sigma", 0.2, "--tokens-per-s", 120, "--slots", 4)
+    with Servers(tmp_path_factory.mktemp("slow"), *speed) as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(instant_servers):
+    """The quick ones, whole again when the test ends."""
+    yield instant_servers
+    instant_servers.faults()
+
+
+@pytest.fixture
+def slow(slow_servers):
+    """The slow ones, whole again when the test ends."""
+    yield slow_servers
+    slow_servers.faults()
