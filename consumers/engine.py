@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 import uuid
 from collections import deque
@@ -229,7 +230,8 @@ class Engine:
         pause = self._next_claim - time.monotonic()
         timeout = min(max(pause, 0.001), POLL_MOST_S) if pause > 0 else POLL_MOST_S
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
         self._wake.clear()
 
     # One job
@@ -238,7 +240,9 @@ class Engine:
         """Start as many spare jobs as there is room for."""
         while self._spare and len(self.tasks) < self.gate.limit:
             claim = self._spare.popleft()
-            self.tasks[claim.execution] = asyncio.create_task(self._work(claim))
+            task = asyncio.create_task(self._work(claim))
+            self.tasks[claim.execution] = task
+            task.add_done_callback(functools.partial(self._never_ran, claim))
 
     def _return_spare(self) -> None:
         """Give back what was claimed ahead: somebody else may start it now."""
@@ -257,6 +261,11 @@ class Engine:
         self.tasks.pop(claim.execution, None)
         self._end(claim, outcome)
         self._fill()
+
+    def _never_ran(self, claim: Claim, _: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step does not come to its own end."""
+        if self.tasks.pop(claim.execution, None) is not None:
+            self._end(claim, HandedBack())
 
     def _end(self, claim: Claim, outcome: Outcome) -> None:
         self._ended.append(Ended(claim, outcome))

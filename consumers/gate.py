@@ -7,6 +7,7 @@ ready again. What to do at each probe is decided by the pure `step`; `ServerGate
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -139,10 +140,9 @@ class ServerGate:
             self._hurry.clear()
             self._throttle = cap_recover(self._throttle, now=time.monotonic())
             wait = PROBE_OPEN_S if self.state.open else PROBE_CLOSED_S
-            try:
-                await asyncio.wait_for(self._hurry.wait(), wait)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._hurry.wait()
 
     async def watch_load(self) -> None:
         """Ask for the server's load until cancelled, and follow it where the number in flight is `auto`."""

@@ -40,6 +40,8 @@ LEAST_PAUSE_S: Final = 0.2
 AGAIN_S: Final = 0.2
 """A second signal this soon after the first is taken as the same: worker pools and shells both send one."""
 
+CANCEL_AGAIN_S: Final = 0.2
+
 RQ_STATES: Final = {"working": WorkerStatus.BUSY, "suspended": WorkerStatus.SUSPENDED}
 
 log = get_logger("consumer")
@@ -136,9 +138,7 @@ class GenerationWorker(BaseWorker):
                 await watch(asyncio.create_task(engine.run(), name="engine"), helpers)
             finally:
                 stopper.done()
-                for helper in helpers:
-                    helper.cancel()
-                await asyncio.gather(*helpers, return_exceptions=True)
+                await end(helpers)
                 await store.close()
             log.info("consumer_stopped", worker=self.name, completed=figures.completions)
             return engine.started > 0
@@ -178,8 +178,9 @@ class GenerationWorker(BaseWorker):
                     ),
                     figures=self._figures(engine, gate, figures, store),
                 )
-                fresh = {claim.execution for claim in lost} - told
-                told = {claim.execution for claim in lost}
+                # Those that ended while the heartbeat was under way are nobody's loss.
+                gone = {claim.execution for claim in lost if claim.execution in engine.tasks}
+                fresh, told = gone - told, gone
                 if fresh:
                     log.warning("claims_lost", jobs=len(fresh), note="redelivered while it was silent")
                 if back := await store.reap():
@@ -193,7 +194,8 @@ class GenerationWorker(BaseWorker):
             await asyncio.sleep(LEAST_PAUSE_S)
             left = store.times.heartbeat_s - (time.monotonic() - begun)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(soon.wait(), max(0.0, left))
+                async with asyncio.timeout(max(0.0, left)):
+                    await soon.wait()
             soon.clear()
 
     def _figures(
@@ -292,6 +294,18 @@ class Stopper:
             self.timer.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.remove_signal_handler(number)
+
+
+async def end(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel tasks until they are done: `asyncio.wait_for`, which redis-py uses, can lose a cancellation."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        done, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+        for task in done:
+            if not task.cancelled():
+                task.exception()
 
 
 async def watch(main: asyncio.Task[None], helpers: list[asyncio.Task[None]]) -> None:

@@ -183,7 +183,7 @@ def bench_start(rounds: int) -> Section:
             ) as it:
                 reached = harness.until(
                     "the first request",
-                    lambda: harness.get_json(f"{server}/sim/stats")["counts"]["received"] > 0,
+                    lambda: harness.get_json(f"{server}/sim/stats")["requests"] > 0,
                     within=20,
                     every=0.01,
                 )

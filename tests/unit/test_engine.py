@@ -134,6 +134,16 @@ async def test_a_job_claimed_ahead_can_be_stopped_by_name():
     assert (name, HandedBack()) in store.ended
 
 
+async def test_jobs_handed_back_before_their_first_step_are_not_lost():
+    store, server = Store(40), Server(0.01)
+    engine, _ = engine_of(store, server, 8)
+    start = engine._start
+    engine._start = lambda reply, want: (start(reply, want), engine.drain(), engine.hand_back())
+    await asyncio.wait_for(engine.run(), 5)
+    assert not server.asked
+    assert len(store.left) == 40
+
+
 async def test_an_idle_server_is_given_no_more_than_asked_by_max_jobs():
     store, server = Store(500), Server()
     engine, _ = engine_of(store, server, 8, max_jobs=20)
