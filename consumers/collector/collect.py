@@ -69,6 +69,7 @@ class RunCollector:
         self.metrics = metrics or CollectorMetrics(CollectorRegistry())
         self.storage: Storage = open_storage(settings.destination)
         self.samples: deque[Sample] = deque()
+        self.over = False
         self._rows: list[PartRow] = []
         self._checked_for: str | None = None
         self._progress_at = float("-inf")
@@ -96,7 +97,8 @@ class RunCollector:
             made = self.make_part()
         over = not made and run_over(pending, counts, ended=ended)
         self.publish(final=over)
-        if over and self.store.retire(self.run):
+        self.over = over and self.store.retire(self.run)
+        if self.over:
             log.info("run_finished", run=self.run, completed=counts.completed, dead=counts.dead)
         return made
 

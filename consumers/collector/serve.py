@@ -95,6 +95,8 @@ class Collecting:
         """Serve until stopped; what is known then is published once more."""
         self._loop()
         for collector in self.runs.values():
+            if collector.over:
+                continue  # its last word is written
             with contextlib.suppress(PromptmillError):
                 collector.publish(now=True)
 
