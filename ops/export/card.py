@@ -132,6 +132,9 @@ def _contents(report: Report) -> str:
             f"- Gaps were allowed: {census.doubles} doubles and {len(census.lost_parts)} parts left out."
         )
         lines += [f"  - {problem}" for problem in census.lost_parts]
+    left_out = [
+        [reason, count, ", ".join(tally.examples[reason])] for reason, count in sorted(tally.left_out.items())
+    ]
     splits = [[split.name, split.files, split.rows, split.bytes] for split in report.splits]
     verdicts = [
         [verdict, count, tally.verdicts.get(verdict, 0)] for verdict, count in sorted(census.verdicts.items())
@@ -143,6 +146,7 @@ def _contents(report: Report) -> str:
             "",
             _table(["split", "files", "rows", "bytes"], splits),
             _table(["verdict", "records read", "records taken"], verdicts),
+            *([_table(["answers left out: they ...", "answers", "such as"], left_out)] if left_out else []),
         ]
     )
 
@@ -173,10 +177,7 @@ def _lengths(report: Report) -> str:
 def _tokens(report: Report) -> str:
     tally, options = report.tally, report.options
     limit = f"cut to {options.max_length} tokens" if options.max_length else "not cut"
-    left_out = [
-        [reason, count, ", ".join(tally.examples[reason])] for reason, count in sorted(tally.left_out.items())
-    ]
-    text = f"""## Tokens
+    return f"""## Tokens
 
 - Tokenizer: `{options.tokenize}`, with its own chat template; rows are {limit}.
 - {tally.tokens} tokens, of which the masks cover {tally.masked}: exactly what the model produced, one row for
@@ -192,10 +193,6 @@ def _tokens(report: Report) -> str:
 Mask sums:
 
 {_histogram("mask sum", tally.mask_sums)}"""
-    if left_out:
-        text += "\nAnswers left out because they fail a check:\n\n"
-        text += _table(["they ...", "answers", "such as"], left_out)
-    return text
 
 
 def _notes(report: Report) -> str:

@@ -99,8 +99,13 @@ class Chat:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with no token added."""
-        ids: list[int] = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, with no token added."""
+        # The fast form does not work out where each token came from, which nobody asks here.
+        found = self._tokenizer.backend_tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,13 +14,14 @@ import msgspec
 from common.parts import decode_record
 from common.records import Record
 from ops.export.chat import Chat
+from ops.export.errors import ExportError
 from ops.export.options import ExportOptions, Format
 from ops.export.rows import Columnar, Lean, to_batch_line, to_conversation, to_row
 from ops.export.tally import SHORT, Tally
 from ops.export.tokens import tokenize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from concurrent.futures import Future
 
 CHUNK: Final = 128
@@ -54,9 +56,18 @@ def encode_plain(chunk: Chunk, options: ExportOptions) -> Encoded:
     read = decoder_for(options).decode
     records = [read(item) if isinstance(item, bytes) else item for item in chunk.records]
     lengths = tally.count_records(records)
-    tally.count_rows(len(records), short=sum(length < SHORT for length in lengths))
     make = _SHAPES.get(options.format)
-    return Encoded(chunk.split, chunk.shard, records if make is None else list(map(make, records)), tally)
+    rows = records if make is None else list(_made(make, records, tally))
+    tally.count_rows(len(rows), short=sum(length < SHORT for length in lengths))
+    return Encoded(chunk.split, chunk.shard, rows, tally)
+
+
+def _made(make: Callable[[Any], Any], records: list[Any], tally: Tally) -> Iterator[Any]:
+    for record in records:
+        try:
+            yield make(record)
+        except ExportError as error:
+            tally.leave_out(str(error), f"{record.run}/{record.id}")
 
 
 def encode_tokens(chunk: Chunk, options: ExportOptions, chat: Chat) -> Encoded:
@@ -82,14 +93,16 @@ def encode_tokens(chunk: Chunk, options: ExportOptions, chat: Chat) -> Encoded:
     return Encoded(chunk.split, chunk.shard, rows, tally)
 
 
-def encode_all(chunks: Iterable[Chunk], options: ExportOptions, *, workers: int) -> Iterator[Encoded]:
+def encode_all(
+    chunks: Iterable[Chunk], options: ExportOptions, *, workers: int
+) -> Generator[Encoded, None, None]:
     """Encode chunks and yield them in the same order.
 
     Token ids are made by `workers` processes, with a few chunks each under way: memory stays bounded.
 
     Raises:
         UsageError: the tokenizer cannot be used.
-        ExportError: a record cannot be put into the format.
+        ExportError: a process that makes token ids died.
     """
     if options.tokenize is None:
         for chunk in chunks:
@@ -119,6 +132,11 @@ def _encode_in_processes(chunks: Iterable[Chunk], options: ExportOptions, worker
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise ExportError(
+            "a process that makes token ids died, maybe for want of memory: run again with fewer --workers; "
+            "it goes on where it was"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

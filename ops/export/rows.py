@@ -195,9 +195,10 @@ def to_conversation(record: Record) -> Conversation:
     """The row of a `sharegpt` export: the conversation with the answer as its last message.
 
     Raises:
-        ExportError: a message has a part that is not text, or a regenerated turn is not in the conversation.
+        ExportError: a message has a part that is not text, or a regenerated turn is not in the conversation;
+            said of the answer, as a clause.
     """
-    messages = [_conversation_message(record, message) for message in record.messages]
+    messages = [_conversation_message(message) for message in record.messages]
     for place, thinking in _thinking_by_place(record):
         messages[place] = msgspec.structs.replace(messages[place], reasoning_content=thinking)
     answer = record.response
@@ -246,7 +247,7 @@ def locate_turns(messages: Sequence[Message], record: Record) -> list[int]:
     assistant messages in a row shift; its text, as history carries it, does not.
 
     Raises:
-        ExportError: a turn is not there.
+        ExportError: a turn is not there; said of the answer, as a clause.
     """
     if isinstance(record.turns, msgspec.UnsetType):
         return []
@@ -259,10 +260,7 @@ def locate_turns(messages: Sequence[Message], record: Record) -> list[int]:
             if message.role == "assistant" and not message.tool_calls and message.content == text:
                 break
         else:
-            raise ExportError(
-                f"prompt {record.id!r} of run {record.run}: the turn that was made anew at position "
-                f"{turn.position} is not in the conversation that was sent"
-            )
+            raise ExportError("have a turn made anew that is not in the conversation that was sent")
         places.append(place)
         start = place + 1
     return places
@@ -283,13 +281,10 @@ def _uniform_turns(turns: msgspec.Raw | msgspec.UnsetType) -> list[RowTurn] | No
     return None if isinstance(turns, msgspec.UnsetType) else msgspec.json.decode(turns, type=list[RowTurn])
 
 
-def _conversation_message(record: Record, message: Message) -> ConversationMessage:
+def _conversation_message(message: Message) -> ConversationMessage:
     text = text_of(message.content)
     if text is None and message.content is not None:
-        raise ExportError(
-            f"prompt {record.id!r} of run {record.run} has a message with a part that is not text, which the "
-            "sharegpt shape cannot carry: use --format jsonl or parquet, or leave such prompts out"
-        )
+        raise ExportError("have a message with a part that is not text, which only jsonl and parquet carry")
     return ConversationMessage(
         message.role,
         text or "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from ops.export.card import CARD, Report, SplitInfo, make_card
 from ops.export.chat import Chat
 from ops.export.destination import WorkFolder, open_destination
 from ops.export.encode import CHUNK, Chunk, decoder_for, encode_all, usable_cores
+from ops.export.errors import ExportError
 from ops.export.merge import find_winners
 from ops.export.options import ExportOptions, Format, check_options
 from ops.export.select import HEADS, Census, Selection, Splitter
@@ -105,6 +107,11 @@ def export(
         write_durably(shards.tree / CARD, make_card(report))
         place.publish(shards.tree)
         work.remove()
+    except OSError as error:
+        raise ExportError(
+            f"the export could not be written in {work.path}: {error.strerror or error}; make room or put it "
+            "right, and run it again: it goes on where it was"
+        ) from error
     finally:
         work.close()
     return Summary(
@@ -127,17 +134,22 @@ def _fill(
         winners = find_winners(sources, options.verdicts, Buckets(work / "merge", _index_bytes(sources)))
     chunks = _chunks(_records(work, sources, options, winners, census), options, shards)
     _write(chunks, options, shards, workers)
-    check(shards.tally, allow_short=options.allow_short, done=True)
+    _judge(shards.tally, options, done=True)
     return census
+
+
+def _judge(tally: Tally, options: ExportOptions, *, done: bool) -> None:
+    check(tally, tokens=options.tokenize is not None, allow_short=options.allow_short, done=done)
 
 
 def _write(chunks: Iterator[Chunk], options: ExportOptions, shards: Shards, workers: int) -> None:
     so_far = shards.tally
     try:
-        for encoded in encode_all(chunks, options, workers=workers):
-            so_far = total([so_far, encoded.tally])
-            if shards.add(encoded):
-                check(so_far, allow_short=options.allow_short, done=False)
+        with closing(encode_all(chunks, options, workers=workers)) as made:
+            for encoded in made:
+                so_far = total([so_far, encoded.tally])
+                if shards.add(encoded):
+                    _judge(so_far, options, done=False)
         shards.close()
     finally:
         shards.abandon()

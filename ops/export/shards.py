@@ -101,8 +101,9 @@ class Shards:
         self._open.clear()
 
     def _finish(self, split: int) -> None:
-        shard = self._open.pop(split)
+        shard = self._open[split]
         size = shard.writer.close()
+        del self._open[split]
         temporary, path = self._temporary(split, shard.number), self._path(split, shard.number)
         if shard.tally.rows:
             temporary.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 import shutil
 import struct
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,9 @@ class Buckets:
         """Make `folder` anew, with as many buckets as `expected_bytes` asks for."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._count = max(1, min(MAX_BUCKETS, -(-expected_bytes // BUCKET_BYTES)))
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = MAX_BUCKETS if allowed == resource.RLIM_INFINITY else min(MAX_BUCKETS, allowed // 2)
+        self._count = max(1, min(most, -(-expected_bytes // BUCKET_BYTES)))
         self._paths = [folder / f"{number:03d}" for number in range(self._count)]
         self._files = [path.open("wb", buffering=_BUFFER) for path in self._paths]
 

@@ -31,7 +31,7 @@ class Tally(msgspec.Struct, kw_only=True):
     """Counts over the rows of a shard or of a whole export.
 
     `lengths` and `mask_sums` are histograms by bit length: bucket 3 counts the values from 4 to 7. `left_out`
-    counts the answers that failed a check of their tokens, by reason, and `examples` names a few of them;
+    counts the answers that could not be exported, by reason, and `examples` names a few of them;
     `too_long` counts those that lie wholly past the length that rows are cut to.
     """
 
@@ -99,7 +99,7 @@ class Tally(msgspec.Struct, kw_only=True):
         _add(self.mask_sums, {masked.bit_length(): 1})
 
     def leave_out(self, reason: str, name: str) -> None:
-        """Count an answer that fails a check of its tokens."""
+        """Count an answer that cannot be exported; `reason` is what is said of it and others, as a clause."""
         _add(self.left_out, {reason: 1})
         examples = self.examples.setdefault(reason, [])
         if len(examples) < _EXAMPLES:
@@ -124,12 +124,12 @@ def total(tallies: Iterable[Tally]) -> Tally:
     return whole
 
 
-def check(tally: Tally, *, allow_short: bool, done: bool) -> None:
+def check(tally: Tally, *, tokens: bool = False, allow_short: bool, done: bool) -> None:
     """See that the set is fit to learn from; before it is `done`, that it is not hopeless.
 
     Raises:
         ShortAnswersError: too many rows hold almost nothing.
-        ExportError: too many answers failed a check of their tokens.
+        ExportError: too many answers had to be left out.
     """
     failed = sum(tally.left_out.values())
     answers = tally.rows + failed
@@ -141,7 +141,7 @@ def check(tally: Tally, *, allow_short: bool, done: bool) -> None:
     if not done and answers < EARLY_ROWS:
         return
     if not allow_short and tally.short > tally.rows * (SHORT_SHARE if done else EARLY_SHARE):
-        what = "loss mask sums to" if tally.mask_sums else "answer has"
+        what = "loss mask sums to" if tokens else "answer has"
         raise ShortAnswersError(
             f"{tally.short} of {tally.rows} rows ({tally.short / tally.rows:.1%}) have almost nothing to "
             f"learn from: their {what} fewer than {SHORT} tokens, and at most {SHORT_SHARE:.0%} may. Nothing "
@@ -154,9 +154,9 @@ def check(tally: Tally, *, allow_short: bool, done: bool) -> None:
             for reason, count in sorted(tally.left_out.items(), key=lambda item: -item[1])
         )
         raise ExportError(
-            f"{failed} of {answers} answers ({failed / answers:.1%}) fail the checks of their tokens, and at "
-            f"most {LEFT_OUT_SHARE:.0%} may: {reasons}. Nothing was published. Is this the tokenizer of the "
-            "model that made the run?"
+            f"{failed} of {answers} answers ({failed / answers:.1%}) cannot be exported, and at most "
+            f"{LEFT_OUT_SHARE:.0%} may be left out: {reasons}. Nothing was published"
+            + (". Is this the tokenizer of the model that made the run?" if tokens else "")
         )
 
 

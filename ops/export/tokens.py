@@ -119,13 +119,14 @@ def answers_of(record: Record) -> Iterator[Answer]:
 
 
 def tokenize(record: Record, chat: Chat, options: ExportOptions) -> Iterator[Outcome]:
-    """Turn a record into rows of tokens, one per turn that the run produced with a wanted verdict.
-
-    Raises:
-        ExportError: a regenerated turn is not in the conversation.
-    """
+    """Turn a record into rows of tokens, one per turn that the run produced with a wanted verdict."""
     sample = sample_of(record)
-    for answer in answers_of(record):
+    try:
+        answers = list(answers_of(record))
+    except ExportError as error:
+        yield Outcome(name=f"{record.run}/{record.id}#{sample}", reason=str(error))
+        return
+    for answer in answers:
         if answer.verdict not in options.verdicts:
             continue
         name = f"{record.run}/{record.id}#{sample} turn {answer.turn}"
@@ -134,8 +135,8 @@ def tokenize(record: Record, chat: Chat, options: ExportOptions) -> Iterator[Out
         except ExportError as error:
             yield Outcome(name=name, reason=str(error))
             continue
-        prompt, produced = chat.encode(rendered.prompt), chat.encode(rendered.produced)
-        reason = _fault(answer, rendered, produced, chat)
+        prompt, produced, *own = chat.encode_all([rendered.prompt, rendered.produced, *rendered.own_texts])
+        reason = _fault(answer, rendered, produced, sum(map(len, own)), chat)
         if reason:
             yield Outcome(name=name, reason=reason)
             continue
@@ -162,13 +163,12 @@ def tokenize(record: Record, chat: Chat, options: ExportOptions) -> Iterator[Out
         )
 
 
-def _fault(answer: Answer, rendered: Rendered, produced: list[int], chat: Chat) -> str:
-    """Why the ids cannot be trusted, or nothing."""
+def _fault(answer: Answer, rendered: Rendered, produced: list[int], own: int, chat: Chat) -> str:
+    """Why the ids cannot be trusted, or nothing; `own` is how many tokens the model's own words are."""
     if not produced:
         return "have nothing that the model produced"
     if chat.decode(produced) != chat.normalize(rendered.produced):
         return "do not decode to the text that the model produced"
-    own = sum(len(chat.encode(text)) for text in rendered.own_texts)
     # Where the model's text meets the template's, tokens may join or part.
     fewest, most = own - _SEAMS, own + chat.scaffold_tokens + _SEAMS + rendered.spaces * _SPACE_TOKENS
     if not fewest <= len(produced) <= most:

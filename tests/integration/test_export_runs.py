@@ -135,11 +135,13 @@ def test_sigkill_leaves_nothing_at_the_destination_and_is_made_good(tmp_path):
     code = "from ops.export.cli import export_command; export_command()"
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, cwd=root)
     journal = tmp_path / ".out.promptmill-export" / "journal"
-    wait_for(lambda: journal.is_dir() and any(journal.glob("*.json")), "a finished shard", 30)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, cwd=root) as process:
+        try:
+            wait_for(lambda: journal.is_dir() and any(journal.glob("*.json")), "a finished shard", 60)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     again = subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -200,8 +202,8 @@ def test_a_damaged_part_is_found_by_its_hash(tmp_path):
 def test_a_prompt_without_record_or_dead_letter_is_a_gap(tmp_path):
     records = good(30)
     del records[7]
-    letter = DeadLetter(index=30, id="x", reason=DeadReason.TOO_LONG, last_error="e", attempts=1)
-    run = write_run(tmp_path, records, dead=[letter], accepted=30)
+    elsewhere = DeadLetter(index=3, id="p3", reason=DeadReason.TOO_LONG, last_error="e", attempts=1)
+    run = write_run(tmp_path, records, dead=[elsewhere])
     with pytest.raises(GapsError, match=r"1 of 30 prompts \(index 7\)"):
         export([str(run)], str(tmp_path / "out"), options())
 
@@ -212,6 +214,33 @@ def test_dead_letters_close_gaps(tmp_path):
     letter = DeadLetter(index=7, id="p7", reason=DeadReason.TOO_LONG, last_error="e", attempts=1)
     run = write_run(tmp_path, records, dead=[letter])
     assert export([str(run)], str(tmp_path / "out"), options()).census.dead == 1
+
+
+def test_a_run_of_part_of_an_input_may_have_any_indexes(tmp_path):
+    run = write_run(tmp_path, [record(index, usage=USAGE) for index in (3, 900, 40_000)])
+    assert export([str(run)], str(tmp_path / "out"), options()).rows == 3
+
+
+def test_a_prompt_with_a_picture_is_left_out_of_sharegpt_and_named(tmp_path):
+    picture = [Message("user", [{"type": "image_url", "image_url": {"url": "x"}}])]
+    records = [record(n, usage=USAGE, **({"messages": picture} if n == 7 else {})) for n in range(200)]
+    run = write_run(tmp_path, records)
+    assert export([str(run)], str(tmp_path / "out"), options(format=Format.SHAREGPT)).rows == 199
+    assert "r/p7" in (tmp_path / "out" / "README.md").read_text()
+    assert export([str(run)], str(tmp_path / "rows"), options()).rows == 200
+    many = write_run(tmp_path / "many", [record(n, usage=USAGE, messages=picture) for n in range(20)])
+    with pytest.raises(ExportError, match=r"20 of 20 answers .*part that is not text"):
+        export([str(many)], str(tmp_path / "none"), options(format=Format.SHAREGPT))
+
+
+def test_a_disk_that_is_full_is_told(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    run = write_run(tmp_path, good(5))
+    monkeypatch.setattr("ops.export.writers._write_all", full)
+    with pytest.raises(ExportError, match="No space left on device"):
+        export([str(run)], str(tmp_path / "out"), options())
 
 
 def test_a_double_stops_it_and_with_gaps_allowed_the_first_is_taken(tmp_path):
