@@ -22,7 +22,7 @@ from consumers.collector.collect import RunCollector
 from producer.admit import Admitter
 from producer.parse import Prompt
 from producer.prepare import prepare_run
-from producer.scan import scan
+from producer.scan import read_prompts, scan
 from producer.source import Source
 
 Decide = Callable[[PromptJob, RunSettings], Outcome]
@@ -52,7 +52,13 @@ def enqueue(store: RunStore, source: Path, output: str | Path, *, run: str = "r"
         }
     )
     settings = prepare_run(store, open_storage(wanted.destination), wanted)
-    Admitter(store, settings, here, report, high_water=10**9, on_progress=lambda *_: None).run()
+    Admitter(
+        store,
+        settings,
+        lambda start: read_prompts(here, report, start=start),
+        high_water=10**9,
+        on_progress=lambda *_: None,
+    ).run()
     return settings
 
 
