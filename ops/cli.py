@@ -19,7 +19,7 @@ COMMANDS: Final = {
     "resume": ("ops.manage", "resume", "Let a run go on that the quality guard has paused."),
     "verify": ("ops.verify.cli", "verify", "Prove that every prompt ended exactly once."),
     "report": ("ops.report.cli", "report", "Write a run's report as one HTML page."),
-    "export": ("ops.export.cli", "export", "Turn parts into a data set for training."),
+    "export": ("ops.export.cli", "export_command", "Turn parts into a data set for training."),
     "launch": ("ops.launch.cli", "launch", "Start one SGLang server per GPU."),
     "simulate": ("ops.simulator.cli", "simulate", "Serve simulated SGLang servers."),
 }
