@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
--- Fix the range of the next part. ARGV: run, lease token, part number expected, most records, most bytes.
--- Returns the seal that stands, `number first last records`, an older one if it was not committed;
+-- Fix the ranges of the next parts. ARGV: run, lease token, part number expected, most records and most bytes of
+-- a part, most parts. Several are fixed at once so that one wait for the disk covers them all; none but the first
+-- has fewer than the most records or bytes.
+-- Returns the seals that stand, `number first last records` a line, older ones if they were not committed;
 -- '' when there is nothing to seal; an error when the lease or the number is not the caller's.
 local run = ARGV[1]
 if call('GET', 'pm:lease') ~= ARGV[2] then return redis.error_reply('NOTLEASED the lease is held by another collector') end
@@ -13,14 +15,21 @@ if standing then
 end
 local number = call('LLEN', rk(run, 'parts'))
 if tostring(number) ~= ARGV[3] then return redis.error_reply('NOTNEXT the next part is ' .. number) end
-local entries = call('XRANGE', rk(run, 'results'), '-', '+', 'COUNT', ARGV[4])
-if #entries == 0 then return '' end
-local bytes, most, last = 0, tonumber(ARGV[5]), 0
-for n, entry in ipairs(entries) do
-  bytes = bytes + #entry[2][2]
-  if n > 1 and bytes > most then break end
-  last = n
+local records, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local seals, from = {}, '-'
+while #seals < tonumber(ARGV[6]) do
+  local entries = call('XRANGE', rk(run, 'results'), from, '+', 'COUNT', records)
+  local bytes, last = 0, 0
+  for n, entry in ipairs(entries) do
+    bytes = bytes + #entry[2][2]
+    if n > 1 and bytes > most then break end
+    last = n
+  end
+  if last == 0 or (#seals > 0 and last == #entries and last < records) then break end
+  from = '(' .. entries[last][1]
+  seals[#seals + 1] = (number + #seals) .. ' ' .. entries[1][1] .. ' ' .. entries[last][1] .. ' ' .. last
 end
-local seal = number .. ' ' .. entries[1][1] .. ' ' .. entries[last][1] .. ' ' .. last
-call('SET', key, seal)
-return seal
+if #seals == 0 then return '' end
+local text = table.concat(seals, '\n')
+call('SET', key, text)
+return text

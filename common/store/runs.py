@@ -257,13 +257,21 @@ class RunStore:
         return int(length), max(0.0, seconds + micros / 1e6 - started)
 
     def seal(self, run: str, token: str, number: int, *, records: int, max_bytes: int) -> Seal | None:
-        """Fix the range of the next part, or return the one fixed before and not committed.
+        """Fix the range of the next part, or return the one fixed before and not committed. See `seals`."""
+        found = self.seals(run, token, number, records=records, max_bytes=max_bytes)
+        return found[0] if found else None
+
+    def seals(
+        self, run: str, token: str, number: int, *, records: int, max_bytes: int, parts: int = 1
+    ) -> list[Seal]:
+        """Fix the ranges of up to `parts` next parts, or return those fixed before and not committed.
 
         Raises:
             QueueError: the lease is another's, or `number` is not the next part.
         """
-        text = self._run(f"seal a part of run {run}", "seal", [run, token, number, records, max_bytes])
-        return Seal.parse(text) if text else None
+        args = [run, token, number, records, max_bytes, parts]
+        text: bytes = self._run(f"seal parts of run {run}", "seal", args)
+        return [Seal.parse(line) for line in text.splitlines()]
 
     def sealed_lines(self, run: str, seal: Seal) -> list[bytes]:
         """The record lines of a sealed range, in order.

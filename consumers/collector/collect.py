@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -30,6 +32,7 @@ from consumers.collector.decide import (
     Sample,
     part_bytes,
     part_due,
+    parts_due,
     progress_of,
     rates,
     run_over,
@@ -40,8 +43,18 @@ PROGRESS_S: Final = 2.0
 MANIFEST_S: Final = 10.0
 RATE_WINDOW_S: Final = 60.0
 DISK_MS: Final = 2000
+STEP_S: Final = 2.0
+"""No new part is begun after this long: the run's progress is to be told, and others served."""
 
 log = get_logger("collector")
+
+
+class Writing(NamedTuple):
+    """A part that is being written."""
+
+    seal: Seal
+    data: bytes
+    created: Future[None]
 
 
 class RunCollector:
@@ -55,8 +68,9 @@ class RunCollector:
         *,
         flush_s: float,
         metrics: CollectorMetrics | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the run's output.
+        """Open the run's output. No new part is begun when `stopping`.
 
         Raises:
             StorageError: the output cannot be used.
@@ -66,6 +80,8 @@ class RunCollector:
         self.run = settings.run
         self.token = token
         self.flush_s = flush_s
+        self.stopping = stopping
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         self.metrics = metrics or CollectorMetrics(CollectorRegistry())
         self.storage: Storage = open_storage(settings.destination)
         self.samples: deque[Sample] = deque()
@@ -94,7 +110,7 @@ class RunCollector:
         ended = position is not None and position.ended
         made = False
         if part_due(pending, counts, ended=ended, batch_size=self.settings.batch_size, flush_s=self.flush_s):
-            made = self.make_part()
+            made = self.make_parts(parts_due(pending, self.settings.batch_size))
         over = not made and run_over(pending, counts, ended=ended)
         self.publish(final=over)
         self.over = over and self.store.retire(self.run)
@@ -104,33 +120,64 @@ class RunCollector:
 
     def make_part(self) -> bool:
         """Seal, write and commit one part; false if there was nothing to seal."""
+        return self.make_parts(1)
+
+    def make_parts(self, most: int) -> bool:
+        """Seal, write and commit up to `most` parts in order; false if there was nothing to seal.
+
+        One is written while the bytes of the next are made.
+        """
         number = self.store.part_count(self.run)
-        seal = self.store.seal(
-            self.run, self.token, number, records=self.settings.batch_size, max_bytes=MAX_PART_BYTES
+        seals = self.store.seals(
+            self.run,
+            self.token,
+            number,
+            records=self.settings.batch_size,
+            max_bytes=MAX_PART_BYTES,
+            parts=most,
         )
-        if seal is None:
+        if not seals:
             return False
-        # Once the seal is on disk, no loss of Redis's last second can fix another range for this number.
+        # Once the seals are on disk, no loss of Redis's last second can fix other ranges for these numbers.
         self.store.wait_for_disk(DISK_MS)
-        data = part_bytes(self.store.sealed_lines(self.run, seal))
-        name = part_name(seal.number)
+        begun = time.monotonic()
+        writing: Writing | None = None
+        for seal in seals:
+            data = part_bytes(self.store.sealed_lines(self.run, seal))
+            if writing is not None and not self._written_well(writing):
+                return True
+            writing = Writing(seal, data, self._writer.submit(self._create, part_name(seal.number), data))
+            if time.monotonic() - begun > STEP_S or self.stopping():
+                # The seals that are left stand; the next step, of whichever collector, goes on with them.
+                break
+        if writing is not None:
+            self._written_well(writing)
+        return True
+
+    def _create(self, name: str, data: bytes) -> None:
+        with self.metrics.upload_seconds.time():
+            self.storage.create(name, data)
+
+    def _written_well(self, writing: Writing) -> bool:
+        """Wait for a part to be written, and commit it; false when the seals after it stand no more."""
+        seal, name = writing.seal, part_name(writing.seal.number)
         try:
-            with self.metrics.upload_seconds.time():
-                self.storage.create(name, data)
+            writing.created.result()
         except StorageConflictError:
             log.warning("part_exists_already", run=self.run, part=name, note="taking it over as it is")
             adopt_part(self.store, self.storage, self.run, seal.number, self.settings.generation.samples)
-            return True
-        self._commit(seal, PartRow(name, seal.records, hashlib.sha256(data).hexdigest()), len(data))
-        return True
+            return False
+        row = PartRow(name, seal.records, hashlib.sha256(writing.data).hexdigest())
+        return self._commit(seal, row, len(writing.data))
 
-    def _commit(self, seal: Seal, row: PartRow, size: int) -> None:
+    def _commit(self, seal: Seal, row: PartRow, size: int) -> bool:
         if not self.store.commit(self.run, seal, row):
             log.info("part_committed_by_another", run=self.run, part=row.key)
-            return
+            return False
         self.metrics.parts.labels(self.run).inc()
         self.metrics.stored.labels(self.run).inc(row.records)
         log.info("part_stored", run=self.run, part=row.key, records=row.records, bytes=size)
+        return True
 
     def publish(self, *, final: bool = False, now: bool = False) -> None:
         """Write progress, dead letters and manifest where they are due, or all of them `now`."""

@@ -14,6 +14,8 @@ from common.store.runs import Counts
 
 ZSTD_LEVEL: Final = 3
 MAX_PART_BYTES: Final = 256 * 1024 * 1024
+MOST_PARTS: Final = 16
+"""Parts sealed at once at most: each seal reads its part's bytes within Redis."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -30,6 +32,11 @@ def part_due(pending: Pending, counts: Counts, *, ended: bool, batch_size: int, 
     if pending.waiting >= batch_size or (pending.oldest_s or 0.0) >= flush_s:
         return True
     return ended and counts.queued == 0 and counts.in_flight == 0
+
+
+def parts_due(pending: Pending, batch_size: int) -> int:
+    """How many parts to seal at once: those that are full, some at most, and one where none is."""
+    return max(1, min(MOST_PARTS, pending.waiting // batch_size))
 
 
 def run_over(pending: Pending, counts: Counts, *, ended: bool) -> bool:

@@ -144,7 +144,12 @@ class Collecting:
             if run not in self.runs:
                 settings = self.store.settings(run)
                 self.runs[run] = RunCollector(
-                    self.store, settings, self.lease.token, flush_s=self.flush_s, metrics=self.teller.metrics
+                    self.store,
+                    settings,
+                    self.lease.token,
+                    flush_s=self.flush_s,
+                    metrics=self.teller.metrics,
+                    stopping=lambda: self._stop.is_set() or not self.lease.held,
                 )
             busy = self.runs[run].step(redis_run_id)
         except StorageError as error:

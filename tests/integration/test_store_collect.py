@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from support.arena import record_line, settings_of
 
@@ -25,8 +26,8 @@ def worked(arena):
     return arena
 
 
-def collector_of(arena, tmp_path, token):
-    settings = settings_of("r", output=str(tmp_path))
+def collector_of(arena, tmp_path, token, **more):
+    settings = msgspec.structs.replace(settings_of("r", output=str(tmp_path)), **more)
     return RunCollector(arena.store, settings, token, flush_s=0.0)
 
 
@@ -95,6 +96,78 @@ def test_nothing_is_made_when_redis_loses_everything_between_seal_and_upload(wor
     with pytest.raises(QueueError):
         collector.make_part()
     assert list(open_storage(f"{tmp_path}/r").list()) == []
+
+
+# Several parts at once
+
+
+def seals_of(worked, token="collector", **more):
+    new_lease(worked, token)
+    more = {"records": 2, "max_bytes": 1 << 28, "parts": 16, **more}
+    return worked.store.seals("r", token, worked.store.part_count("r"), **more)
+
+
+def test_several_full_parts_are_sealed_at_once_and_none_that_is_not_full(worked):
+    assert [(seal.number, seal.records) for seal in seals_of(worked, records=4)] == [(0, 4)]
+    worked.client.delete(keys.run_key("r", "seal"))
+    seals = seals_of(worked)
+    assert [(seal.number, seal.records) for seal in seals] == [(0, 2), (1, 2), (2, 2)]
+    lines = [line for seal in seals for line in worked.store.sealed_lines("r", seal)]
+    assert lines == [line for _, line in worked.store.waiting_lines("r")]
+    assert seals_of(worked, "heir", records=5) == seals
+
+
+def test_no_more_parts_are_sealed_than_asked_for_and_bytes_bound_each(worked):
+    assert len(seals_of(worked, parts=2)) == 2
+    worked.client.delete(keys.run_key("r", "seal"))
+    size = max(len(line) for _, line in worked.store.waiting_lines("r"))
+    assert [seal.records for seal in seals_of(worked, records=500, max_bytes=2 * size)] == [2, 2]
+
+
+def test_sealed_parts_are_committed_in_order_alone(worked):
+    first, second, third = seals_of(worked)
+    assert not worked.commit("r", second)
+    assert worked.commit("r", first)
+    assert not worked.commit("r", first)
+    assert not worked.commit("r", third)
+    assert seals_of(worked, "heir") == [second, third]
+    assert worked.commit("r", second)
+    assert worked.commit("r", third)
+    worked.check()
+    assert worked.counts().stored == 6
+    assert seals_of(worked) == []
+
+
+def test_an_heir_goes_on_with_what_its_forerunner_sealed(worked, tmp_path):
+    seals = seals_of(worked, "dead")
+    new_lease(worked, "heir")
+    heir = collector_of(worked, tmp_path, "heir")
+    while heir.step("id"):
+        worked.check()
+    assert [row.records for row in worked.store.parts("r")] == [seal.records for seal in seals]
+    assert worked.counts().stored == 6
+
+
+def test_a_part_that_is_there_with_other_bytes_voids_the_seals_after_it(worked, tmp_path):
+    new_lease(worked, "t")
+    collector = collector_of(worked, tmp_path, "t", batch_size=2)
+    lines = [line for _, line in worked.store.waiting_lines("r")]
+    collector.storage.create(part_name(0), part_bytes(lines[:3]))
+    collector._checked_for = "id"
+    while collector.step("id"):
+        worked.check()
+    assert [row.records for row in worked.store.parts("r")] == [3, 2, 1]
+    assert worked.counts().stored == 6
+
+
+def test_a_collector_that_is_told_to_stop_begins_no_other_part(worked, tmp_path):
+    new_lease(worked, "t")
+    collector = collector_of(worked, tmp_path, "t", batch_size=2)
+    collector.stopping = lambda: True
+    assert collector.make_parts(16)
+    worked.check()
+    assert worked.counts().stored == 2
+    assert worked.store.part_count("r") == 1
 
 
 # Zombies
