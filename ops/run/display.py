@@ -84,7 +84,7 @@ class Display:
             width=console.width - 1,
             height=console.height - 1,
             phase=self._phase if self._phase.startswith("draining") else snapshot.phase,
-            said=notices(snapshot.status, more),
+            said=notices(snapshot.status, more, tended=True),
         )
 
     def failed(self, words: str) -> None:

@@ -213,8 +213,14 @@ class Session:
         return Snapshot(
             status=status,
             restarts=dict(self.restarts),
-            phase="enqueueing" if self.producer and status.runs[0].state is State.RUNNING else "",
+            phase=self._phase(status.runs[0].state),
         )
+
+    def _phase(self, state: State) -> str:
+        """What is being done to the run that its state does not say."""
+        if state is State.NO_CONSUMER:
+            return "starting consumers"
+        return "enqueueing" if self.producer and state is State.RUNNING else ""
 
     def _finished(self, snapshot: Snapshot) -> bool:
         return self.producer is None and not snapshot.run.active and not snapshot.run.waiting

@@ -30,10 +30,14 @@ class Notice(msgspec.Struct, frozen=True):
     text: str
 
 
-def notices(status: Status, more: Iterable[Notice] = ()) -> list[Notice]:
-    """Everything worth saying, and `more`, the worst first; of several runs only what they share."""
+def notices(status: Status, more: Iterable[Notice] = (), *, tended: bool = False) -> list[Notice]:
+    """Everything worth saying, and `more`, the worst first; of several runs only what they share.
+
+    Where the run's parts are `tended` by who asks, a part that is not there yet is no news.
+    """
     of_run = _of_run(status, status.runs[0]) if len(status.runs) == 1 else ()
-    return sorted([*of_run, *_around(status), *more], key=lambda notice: notice.level)
+    absent = _absent(status, status.runs[0]) if len(status.runs) == 1 and not tended else ()
+    return sorted([*of_run, *absent, *_around(status), *more], key=lambda notice: notice.level)
 
 
 def _of_run(status: Status, run: RunStatus) -> Iterator[Notice]:
@@ -46,20 +50,23 @@ def _of_run(status: Status, run: RunStatus) -> Iterator[Notice]:
             Level.WARNING,
             f"{run.missing:,} jobs are gone from Redis: run the producer or `ops run` again with that input",
         )
-    if run.state is State.NO_CONSUMER:
-        yield Notice(Level.WARNING, "no consumer is at work: start one, or run the same `ops run` again")
     if run.waiting and any(consumer.state == "waiting for output" for consumer in status.consumers):
         yield Notice(
             Level.BAD,
             f"consumers wait: {run.waiting:,} completions are in no part yet; the collector's log says why",
         )
-    if run.active and not status.collector:
-        yield Notice(Level.WARNING, "no collector is at work: completions wait in Redis until one starts")
     if run.state is State.FINISHED and run.dead:
         yield Notice(
             Level.NOTE,
             f"`ops dead {run.run}` shows the dead letters, `ops retry {run.run}` queues them again",
         )
+
+
+def _absent(status: Status, run: RunStatus) -> Iterator[Notice]:
+    if run.state is State.NO_CONSUMER:
+        yield Notice(Level.WARNING, "no consumer is at work: start one, or run the same `ops run` again")
+    if run.active and not status.collector:
+        yield Notice(Level.WARNING, "no collector is at work: completions wait in Redis until one starts")
 
 
 def pause_text(pause: Pause) -> str:

@@ -47,6 +47,11 @@ def test_what_is_wrong_is_said(shown, level, words):
     assert words in text
 
 
+@pytest.mark.parametrize("shown", [status(run(state=State.NO_CONSUMER)), status(collector=False)])
+def test_who_tends_the_parts_is_not_told_that_one_is_not_there_yet(shown):
+    assert notices(shown, tended=True) == []
+
+
 def test_a_server_that_the_sentence_names_is_not_named_again():
     pause = Pause(scope="http://s", sentence="The quality guard paused http://s: x")
     assert said(status(run(paused=[pause]))) == [(BAD, "The quality guard paused http://s: x")]
