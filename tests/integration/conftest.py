@@ -106,13 +106,11 @@ def slow_servers(tmp_path_factory):
 
 @pytest.fixture
 def servers(instant_servers):
-    """The quick ones, whole again when the test ends."""
-    yield instant_servers
-    instant_servers.faults()
+    """The quick ones, as new."""
+    return instant_servers.as_new()
 
 
 @pytest.fixture
 def slow(slow_servers):
-    """The slow ones, whole again when the test ends."""
-    yield slow_servers
-    slow_servers.faults()
+    """The slow ones, as new."""
+    return slow_servers.as_new()

@@ -164,6 +164,13 @@ class Servers:
         for url in self.urls if server is None else [self.urls[server]]:
             self._post(f"{url}/sim/faults", list(faults))
 
+    def as_new(self) -> Self:
+        """Without faults, and with nothing counted."""
+        self.faults()
+        for url in self.urls:
+            self._post(f"{url}/sim/reset", {})
+        return self
+
     def stats(self, server: int = 0) -> dict[str, Any]:
         with urllib.request.urlopen(f"{self.urls[server]}/sim/stats", timeout=10) as reply:
             return json.load(reply)
