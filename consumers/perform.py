@@ -97,7 +97,9 @@ class Performer:
                 sampled=(request.params.get("temperature") or 0) > 0,
             )
             if isinstance(decision, RetryWithSeed):
-                log.info("verdict_retry", job=claim.job, verdict=verdict.value, tries=claim.tries + 1)
+                log.info(
+                    "verdict_retry", job=claim.job, id=prompt.id, verdict=verdict.value, tries=claim.tries + 1
+                )
                 return Again(0.0, claim.attempts, claim.tries + 1, verdict, prompt.id)
             if not isinstance(decision, Keep):
                 words = f"verdict {verdict.value}: {judgement.detail}"
@@ -178,6 +180,7 @@ class Performer:
         log.info(
             "attempt_failed",
             job=claim.job,
+            id=prompt.id,
             server=self.client.url,
             kind=failure.kind.value,
             status=failure.status,
@@ -201,14 +204,22 @@ class Performer:
         verdict: Verdict | None = None,
     ) -> Dead:
         self.figures.buried(reason.value)
-        log.warning("dead_letter", job=claim.job, reason=reason.value, server=self.client.url)
+        attempts = claim.attempts + claim.tries + spent
+        log.warning(
+            "dead_letter",
+            job=claim.job,
+            id=prompt.id,
+            reason=reason.value,
+            server=self.client.url,
+            attempt=attempts,
+        )
         return Dead(
             DeadLetter(
                 index=prompt.index,
                 id=prompt.id,
                 reason=reason,
                 last_error=words[:LAST_ERROR_CHARS],
-                attempts=claim.attempts + claim.tries + spent,
+                attempts=attempts,
                 sample=prompt.sample,
                 server=self.client.url,
                 at=iso_now(),
