@@ -1,10 +1,15 @@
-"""Structured logs: JSON lines off a terminal, coloured lines on one. Call `configure` once per process."""
+"""Structured logs: JSON lines off a terminal, coloured lines on one. Call `configure` once per process.
+
+`docs/logs.md` lists every event. Levels: `info` is what a healthy run does, `warning` what it got over,
+`error` what a person should look at.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import structlog
@@ -40,6 +45,11 @@ def configure(*, level: str | None = None) -> None:
 
 
 def get_logger(component: str) -> Any:
-    """A logger whose every event carries `component`: producer, consumer, collector or ops."""
+    """A logger whose every event carries `component`: producer, consumer, collector, store or ops."""
     # Not `bind`: it would fix the settings of the moment of import, before `configure`.
     return structlog.get_logger(component=component)
+
+
+def every_event(**fields: str) -> AbstractContextManager[None]:
+    """Put `fields` into every event of what runs within, tasks and threads that it starts included."""
+    return structlog.contextvars.bound_contextvars(**fields)

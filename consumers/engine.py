@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import time
+import traceback
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -256,7 +257,10 @@ class Engine:
         except asyncio.CancelledError as cancelled:
             outcome = HandedBack(death=bool(cancelled.args) and cancelled.args[0] == "death")
         except Exception as error:  # a fault of ours must not lose the job
-            log.exception("job_fault", job=claim.job, error_type=type(error).__name__)
+            # Where, but not the error's own words: they could quote the prompt.
+            stack = "".join(traceback.format_tb(error.__traceback__))
+            kind = type(error).__name__
+            log.error("job_fault", job=claim.job, attempt=claim.attempts + 1, kind=kind, stack=stack)  # noqa: TRY400
             outcome = Again(5.0, claim.attempts + 1, claim.tries)
         self.tasks.pop(claim.execution, None)
         self._end(claim, outcome)

@@ -16,6 +16,7 @@ import msgspec
 
 from common.errors import ServerError
 from common.log import get_logger
+from consumers.client import breaker
 from consumers.client.health import HealthState
 from consumers.client.http import InferenceClient
 from consumers.client.info import ServerInfo
@@ -75,7 +76,9 @@ class ServerGate:
         self._probe: asyncio.Future[bool] | None = None
         self._hurry = asyncio.Event()
         self._knows_server = False
+        self._looked = False
         self._blocked_until = 0.0
+        self._breaker = breaker.WHOLE
         self.target = first_target(concurrency, None)
         self.load: Load | None = None
         self.completions: Callable[[], int] = lambda: 0
@@ -84,15 +87,19 @@ class ServerGate:
     @property
     def limit(self) -> int:
         """Jobs in flight at most now; 0 while the server takes none."""
-        if not self.state.open or time.monotonic() < self._blocked_until:
+        now = time.monotonic()
+        if not self.state.open or now < self._blocked_until or self._breaker.paused(now):
             return 0
-        return min(self.target, self._throttle.cap)
+        most = min(self.target, self._throttle.cap)
+        return min(1, most) if self._breaker.tripped else most
 
     @property
     def word(self) -> str:
         """The server's state in one word, for status screens."""
         if time.monotonic() < self._blocked_until:
             return "refuses requests"
+        if self.state.open and self._breaker.tripped:
+            return "fails every request"
         return "ready" if self.state.open else str(self.state.health.value)
 
     def ask_for(self, concurrency: int) -> None:
@@ -117,6 +124,24 @@ class ServerGate:
         if time.monotonic() >= self._blocked_until:
             log.error("server_refuses", server=self.client.url, reason=why, retry_in_s=REFUSED_S)
         self._blocked_until = time.monotonic() + REFUSED_S
+
+    def faulted(self, job: str) -> bool:
+        """The server failed a request by its own fault; says whether it fails everybody's.
+
+        If so, it gets no jobs for a while and then one at a time, until it finishes one.
+        """
+        before = self._breaker
+        self._breaker = breaker.after_fault(before, job, time.monotonic())
+        if self._breaker.pauses > before.pauses:
+            pause = self._breaker.until - time.monotonic()
+            log.error("server_fails_every_request", server=self.client.url, retry_in_s=round(pause, 1))
+        return self._breaker.tripped
+
+    def answered(self) -> None:
+        """The server finished a request."""
+        if self._breaker is not breaker.WHOLE:
+            self._breaker = breaker.WHOLE
+            self.on_change()
 
     def overloaded(self) -> None:
         """The server refused a request for load: ask less of it for a while."""
@@ -179,14 +204,17 @@ class ServerGate:
                 self._knows_server = True
                 self._retarget(first_target(self.asked, self.info))
         self.state, lost = step(self.state, health, time.monotonic())
-        if self.state.open != was_open:
-            log.info(
-                "server_ready" if self.state.open else "server_not_ready",
-                server=self.client.url,
-                health=health.value,
-                limit=self.limit,
-            )
+        if self.state.open != was_open or not self._looked:
+            self._tell()
             self.on_change()
+        self._looked = True
         if lost and (back := self.on_lost()):
             log.warning("server_lost", server=self.client.url, handed_back=back)
         return self.state.open
+
+    def _tell(self) -> None:
+        if self.state.open:
+            log.info("server_ready", server=self.client.url, limit=self.limit)
+        else:
+            health = self.state.health.value
+            log.warning("server_not_ready", server=self.client.url, health=health, note="no jobs are taken")

@@ -22,10 +22,10 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from common import __version__
 from common.errors import QueueError
-from common.log import configure, get_logger
+from common.log import configure, every_event, get_logger
 from common.metrics import serve as serve_metrics
 from common.options import parse_concurrency
-from common.settings import QUEUE_NAME
+from common.settings import QUEUE_NAME, redact_url
 from common.store import RunStore, async_client
 from common.store.claims import ClaimStore
 from consumers.client.http import InferenceClient
@@ -86,11 +86,12 @@ class GenerationWorker(BaseWorker):
         url = self._server_url()
         self.bootstrap(logging_level or "WARNING")
         limits = Limits(burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(self._main(url, limits))
-        finally:
-            self._say_goodbye()
+        with every_event(worker=self.name, server=redact_url(url)):
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    return runner.run(self._main(url, limits))
+            finally:
+                self._say_goodbye()
 
     def _server_url(self) -> str:
         url = os.environ.get("SGLANG_URL", "").rstrip("/")
@@ -133,20 +134,20 @@ class GenerationWorker(BaseWorker):
                 asyncio.create_task(gate.watch_load(), name="load"),
                 asyncio.create_task(self._beat(store, engine, gate, figures, soon), name="heartbeat"),
             ]
-            log.info("consumer_started", worker=self.name, server=client.url, pid=os.getpid())
+            log.info("consumer_started", pid=os.getpid())
             try:
                 await watch(asyncio.create_task(engine.run(), name="engine"), helpers)
             finally:
                 stopper.done()
                 await end(helpers)
                 await store.close()
-            log.info("consumer_stopped", worker=self.name, completed=figures.completions)
+            log.info("consumer_stopped", completed=figures.completions)
             return engine.started > 0
 
     def _serve_metrics(self, figures: Figures) -> None:
         served = serve_metrics(figures.registry)
         if served:
-            log.info("metrics", worker=self.name, address=served[0])
+            log.info("metrics_served", address=served[0])
 
     async def _beat(
         self, store: ClaimStore, engine: Engine, gate: ServerGate, figures: Figures, soon: asyncio.Event
@@ -229,7 +230,7 @@ class GenerationWorker(BaseWorker):
 
     def _register_again(self) -> None:
         """Make this worker known to a Redis that lost it."""
-        log.warning("worker_unknown_to_redis", worker=self.name, note="registering again")
+        log.warning("worker_unknown_to_redis", note="registering again")
         self.register_birth()  # type: ignore[no-untyped-call]  # RQ has no types here
 
     def _send_strangers_away(self, runs: RunStore) -> None:
@@ -237,7 +238,7 @@ class GenerationWorker(BaseWorker):
         for name in runs.foreign_workers():
             log.error(
                 "stock_worker_on_queue",
-                worker=name,
+                stranger=name,
                 note=f"told to shut down; `{QUEUE_NAME}` needs RQ_WORKER_CLASS=consumers.GenerationWorker",
             )
             runs.shut_down_worker(name)
@@ -257,7 +258,7 @@ class GenerationWorker(BaseWorker):
             self.register_death()  # type: ignore[no-untyped-call]  # RQ has no types here
             self.unsubscribe()  # type: ignore[no-untyped-call]  # RQ has no types here
         except redis.exceptions.RedisError as error:
-            log.warning("farewell_failed", worker=self.name, error=str(error)[:200])
+            log.warning("farewell_failed", error=str(error)[:200])
 
 
 class Stopper:

@@ -143,7 +143,7 @@ def enqueue_file(  # noqa: PLR0917  # the command's arguments, in its order
     registry = CollectorRegistry()
     metrics = ProducerMetrics(registry)
     if served := serve_metrics(registry):
-        log.info("metrics", address=served[0])
+        log.info("metrics_served", address=served[0])
     with ProgressLine("enqueueing", unit="prompts", total=lines, run=run, metrics=metrics) as line:
         admitter = Admitter(
             store,

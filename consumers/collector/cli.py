@@ -45,7 +45,7 @@ def main(url: str | None, flush_seconds: float, until_idle: bool) -> None:  # no
             signal.signal(number, lambda *_: collecting.stop())
         log.info("collector_started", redis=redact_url(target), server=facts.server, version=facts.version)
         if served := serve_metrics(collecting.teller.registry):
-            log.info("metrics", address=served[0])
+            log.info("metrics_served", address=served[0])
         lease.start()
         try:
             collecting.loop()
