@@ -202,6 +202,7 @@ class ServerGate:
                 health = HealthState.UNHEALTHY
             else:
                 self._knows_server = True
+                self._breaker = breaker.WHOLE
                 self._retarget(first_target(self.asked, self.info))
         self.state, lost = step(self.state, health, time.monotonic())
         if self.state.open != was_open or not self._looked:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from common import keys
+from common import crashpoints, keys
 from common.jobs import ForgedJobError, decode_job
 from common.log import get_logger
 from common.records import DeadLetter, DeadReason, PromptJob, Record, Response, Turn, Verdict
@@ -84,9 +84,11 @@ class Performer:
         for position in positions:
             history = history_for(prompt.messages, position, answers)
             request = build_request(prompt, settings.generation, self.gate.info, messages=history, seed=seed)
-            result = await self.client.generate(request, settings.consumer.request_timeout)
+            with crashpoints.point("server.generate"):
+                result = await self.client.generate(request, settings.consumer.request_timeout)
             if isinstance(result, Failure):
                 return await self._failed(prompt, claim, settings, result)
+            self.gate.answered()
             judgement = self._judge(settings.run, request, result)
             verdict = judgement.verdict
             decision = apply(
@@ -166,6 +168,8 @@ class Performer:
             self.gate.overloaded()
         elif failure.kind in (FailureKind.UNREACHABLE, FailureKind.DISCONNECTED):
             gone = not await self.gate.still_there()
+        if failure.kind in (FailureKind.DISCONNECTED, FailureKind.SERVER_FAULT) and not gone:
+            gone = self.gate.faulted(claim.job)
         policy = RetryPolicy(
             max_attempts=settings.consumer.max_attempts, max_deaths=settings.consumer.max_deaths
         )

@@ -56,6 +56,7 @@ class HandBack(msgspec.Struct, frozen=True):
 
 Decision = Retry | GiveUp | HandBack
 
+_SERVERS_OWN: Final = (FailureKind.DISCONNECTED, FailureKind.SERVER_FAULT)
 _ROW_REASONS: Final = {
     FailureKind.TOO_LONG: DeadReason.TOO_LONG,
     FailureKind.BAD_REQUEST: DeadReason.BAD_REQUEST,
@@ -89,15 +90,15 @@ def decide(
         policy: limits and delays.
         jitter: a random number from 0 to 1; the delay is that share of the full one.
         refusals: how often the job was refused for load before, for the delay alone.
-        server_gone: the server did not answer a probe after the failure, so the broken connection was its
-            death.
+        server_gone: the fault was the server's end and not this prompt's: after the broken connection it did
+            not answer a probe, or it fails everybody.
     """
     kind = failure.kind
     if kind in _ROW_REASONS:
         return GiveUp(_ROW_REASONS[kind], failure.message)
     if kind is FailureKind.UNREACHABLE:
         return HandBack(failure.message)
-    if kind is FailureKind.DISCONNECTED and server_gone:
+    if kind in _SERVERS_OWN and server_gone:
         return _after_death(failure, deaths + 1, policy)
     if kind is FailureKind.OVERLOADED and failure.elapsed_s < policy.refusal_s:
         return Retry(_delay(failure, refusals, policy, jitter), spends_attempt=False)

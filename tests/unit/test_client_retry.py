@@ -65,8 +65,9 @@ def test_a_passing_fault_spends_attempts_until_there_are_none(kind, reason):
     assert found.message == "3 attempts, the last: words"
 
 
-def test_a_server_that_dies_under_a_job_costs_a_death_and_no_attempt():
-    broken = failed(FailureKind.DISCONNECTED)
+@pytest.mark.parametrize("kind", [FailureKind.DISCONNECTED, FailureKind.SERVER_FAULT])
+def test_a_server_that_dies_under_a_job_or_fails_everybody_costs_a_death_and_no_attempt(kind):
+    broken = failed(kind)
     first = decide(broken, attempts=2, deaths=0, policy=POLICY, server_gone=True)
     assert first == HandBack("words", counts_death=True)
     last = decide(broken, attempts=0, deaths=1, policy=POLICY, server_gone=True)

@@ -51,9 +51,17 @@ class Client:
 class Gate:
     info = ServerInfo(model="served")
 
-    def __init__(self, *, there=True):
+    def __init__(self, *, there=True, fails_all=False):
         self.there = there
+        self.fails_all = fails_all
         self.said = []
+
+    def answered(self):
+        self.said.append(("answered",))
+
+    def faulted(self, job):
+        self.said.append(("faulted", job))
+        return self.fails_all
 
     def refused(self, why):
         self.said.append(("refused", why))
@@ -69,10 +77,10 @@ class Gate:
 class Job:
     """A job, its run and its server."""
 
-    def __init__(self, *results, there=True, settings=None, messages=None, **job):
+    def __init__(self, *results, there=True, fails_all=False, settings=None, messages=None, **job):
         self.settings = settings or settings_of()
         self.client = Client(results)
-        self.gate = Gate(there=there)
+        self.gate = Gate(there=there, fails_all=fails_all)
         self.figures = Figures()
         self.prompt = PromptJob(
             **{"index": 3, "id": "p3", "messages": messages or [Message(role="user", content="Why?")], **job}
@@ -221,6 +229,21 @@ async def test_a_broken_connection_is_a_death_only_if_the_server_is_gone_with_it
     outcome = await job.outcome()
     assert isinstance(outcome, Again)
     assert outcome.attempts == 1
+
+
+async def test_a_server_that_fails_everybody_costs_a_prompt_no_attempt():
+    job = Job(failure(FailureKind.SERVER_FAULT, status=500), fails_all=True)
+    assert await job.outcome(attempts=4) == HandedBack(death=True)
+    assert job.gate.said == [("faulted", "r-3")]
+
+
+async def test_a_completion_clears_the_server_and_a_refusal_says_nothing_of_it():
+    job = Job(success())
+    await job.outcome()
+    assert job.gate.said == [("answered",)]
+    job = Job(failure(FailureKind.TOO_LONG, status=400))
+    await job.outcome()
+    assert job.gate.said == []
 
 
 async def test_a_server_out_of_reach_costs_nothing():
