@@ -256,7 +256,7 @@ class Engine:
             outcome = await self.perform(claim)
         except asyncio.CancelledError as cancelled:
             outcome = HandedBack(death=bool(cancelled.args) and cancelled.args[0] == "death")
-        except Exception as error:  # a fault of ours must not lose the job
+        except Exception as error:  # noqa: BLE001  # a fault of ours must not lose the job
             # Where, but not the error's own words: they could quote the prompt.
             stack = "".join(traceback.format_tb(error.__traceback__))
             kind = type(error).__name__

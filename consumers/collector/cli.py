@@ -43,7 +43,7 @@ def main(url: str | None, flush_seconds: float, until_idle: bool) -> None:  # no
         collecting = Collecting(store, lease, flush_s=flush_seconds, until_idle=until_idle)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: collecting.stop())
-        log.info("collector_started", redis=redact_url(target), server=facts.server, version=facts.version)
+        log.info("collector_started", redis=redact_url(target), engine=facts.server, version=facts.version)
         if served := serve_metrics(collecting.teller.registry):
             log.info("metrics_served", address=served[0])
         lease.start()

@@ -52,7 +52,10 @@ class Lease:
             log.warning("lease_unknown", error=str(error))
             return
         if held != self.held:
-            log.info("lease_taken" if held else "lease_lost", token=self.token[:8])
+            if held:
+                log.info("lease_taken", token=self.token[:8])
+            else:
+                log.warning("lease_lost", token=self.token[:8])
         self.held = held
 
     def release(self) -> None:
@@ -154,14 +157,10 @@ class Collecting:
             busy = self.runs[run].step(redis_run_id)
         except StorageError as error:
             self.teller.metrics.upload_failures.labels(run).inc()
-            emit = log.warning if error.transient else log.error
-            emit(
-                "storage_failing",
-                run=run,
-                error=str(error),
-                retry_in_s=delay,
-                note="completions wait in Redis",
-            )
+            if error.transient:
+                log.warning("storage_failing", run=run, error=str(error), retry_in_s=delay)
+            else:
+                log.error("storage_refuses", run=run, error=str(error), retry_in_s=delay)  # noqa: TRY400  # no traceback
             self._blocked[run] = (time.monotonic() + delay, min(delay * 2, BACKOFF_MOST_S))
             return False
         except RedisUnavailableError:

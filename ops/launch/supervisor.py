@@ -162,8 +162,13 @@ class Supervisor:
         self, kind: str, name: str, why: str, deaths: int, stop: asyncio.Event
     ) -> None:
         delay = restart_delay(deaths, self._policy)
-        event = "server_died" if kind == "server" else "consumer_died"
-        self._log.warning(event, **{kind: name}, reason=why, deaths=deaths, restart_in_s=delay)
+        self._log.warning(
+            "server_died" if kind == "server" else "consumer_died",
+            **{kind: name},
+            reason=why,
+            deaths=deaths,
+            restart_in_s=delay,
+        )
         await self._pause(delay, stop)
 
     async def _end(self, child: Child, patience: float) -> None:

@@ -56,6 +56,13 @@ def test_the_old_scripts_call_translated_one_to_one(tmp_path, servers):
     assert {record.server for record in found} <= {a, b}
     assert {record.params["max_output_tokens"] for record in found} == {4096}
     assert progress(place)["state"] == "finished"
+    # A healthy run is quiet: nothing above `info` in any part's log.
+    logs = sorted((tmp_path / "D" / ".promptmill" / "X" / "logs").glob("*.log"))
+    assert [file.stem for file in logs] == ["collector", "consumer-0", "consumer-1", "producer"]
+    events = [json.loads(line) for file in logs for line in file.read_text().splitlines() if line[0] == "{"]
+    assert {event["level"] for event in events} == {"info"}, events
+    assert {event.get("server") for event in events if event["component"] == "consumer"} == {a, b}
+    assert all(event.get("worker") for event in events if event["component"] == "consumer")
     # The command that it names, typed.
     said = subprocess.run(
         [sys.executable, "-m", "ops.cli", "verify", str(place)],
