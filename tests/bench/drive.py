@@ -74,13 +74,13 @@ def noop(number: int) -> None:
     """What the peers' jobs do."""
 
 
-def worker(kind: str, url: str) -> dict[str, float]:
-    """Our consumer, until the queue is empty."""
+def worker(kind: str, url: str, most: int | None) -> dict[str, float]:
+    """Our consumer, until the queue is empty or it has done `most` jobs."""
     connection = redis.Redis.from_url(url)
     queue = Queue("completions", connection=connection)
     made = (NoopWorker if kind == "noop" else GenerationWorker)([queue], connection=connection)
     begun, cpu = time.perf_counter(), time.process_time()
-    made.work(burst=True)
+    made.work(burst=True, max_jobs=most)
     took, spent = time.perf_counter() - begun, time.process_time() - cpu
     engine = made._engine
     assert engine is not None
@@ -135,12 +135,49 @@ async def bare(server: str, count: int, at_once: int) -> dict[str, float]:
     return {"jobs": count, "s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu}
 
 
+async def script(count: int, at_once: int, servers: list[str]) -> dict[str, float]:
+    """What many write for themselves: one task a request, a semaphore a server, answers parsed."""
+    todo = iter(prompts(count))
+    figures = {"dry": 0.0, "longest": 0.0}
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+    json_type = {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=json_type) as session:
+
+        async def one(server: str, text: str, free: asyncio.Semaphore) -> None:
+            body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 4096}
+            sent = time.monotonic()
+            url = f"{server}/v1/chat/completions"
+            async with session.post(url, data=msgspec.json.encode(body)) as reply:
+                answer = msgspec.json.decode(await reply.read())
+            assert answer["choices"][0]["message"]["content"] is not None
+            figures["longest"] = max(figures["longest"], time.monotonic() - sent)
+            free.release()
+
+        async def serve(server: str) -> None:
+            free = asyncio.Semaphore(at_once)
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    await free.acquire()
+                    text = next(todo, None)
+                    if text is None:
+                        break
+                    figures["dry"] = time.time()
+                    tasks.create_task(one(server, text, free))
+
+        begun, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(serve(server) for server in servers))
+    took = time.perf_counter() - begun
+    return {**figures, "ended": time.time(), "s": took, "cpu_s": time.process_time() - cpu}
+
+
 def main() -> None:
     kind, *rest = sys.argv[1:]
     if kind in ("noop", "http"):
-        print(json.dumps(worker(kind, rest[0])))
+        print(json.dumps(worker(kind, rest[0], int(rest[1]) if rest[1:] else None)))
     elif kind == "simple":
         print(json.dumps(simple(rest[0])))
+    elif kind == "script":
+        print(json.dumps(uvloop.run(script(int(rest[0]), int(rest[1]), rest[2:]))))
     else:
         print(json.dumps(uvloop.run(bare(rest[0], int(rest[1]), int(rest[2])))))
 

@@ -99,9 +99,29 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": f"{ROOT}:{HERE}", "NO_PROXY": "127.0.0.1", **more}
 
 
+@contextlib.contextmanager
+def set_environment(variables: dict[str, str]) -> Iterator[None]:
+    """Have these variables in our own environment for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+_MODULES = {
+    "rq": "rq.cli",
+    "producer": "producer.cli",
+    "collector": "consumers.collector.cli",
+    "ops": "ops.cli",
+}
+
+
 def command(name: str, *args: str) -> list[str]:
-    """A program of this environment's `bin`."""
-    return [str(Path(sys.executable).parent / name), *args]
+    """A program, run by this Python from this tree, installed or not."""
+    return [sys.executable, "-m", _MODULES[name], *args]
 
 
 @contextlib.contextmanager
@@ -110,6 +130,7 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process for as long as the context lasts."""
     more.setdefault("stderr", subprocess.DEVNULL)
+    more.setdefault("stdout", subprocess.DEVNULL)
     with subprocess.Popen(argv, env=env or environment(), cwd=ROOT, **more) as process:
         try:
             yield process
@@ -124,7 +145,7 @@ def running(
 @contextlib.contextmanager
 def simulators(*flags: str, count: int = 1) -> Iterator[list[str]]:
     """Simulated servers in one process of their own; their URLs."""
-    argv = [sys.executable, "-m", "ops.cli", "simulate", "--servers", str(count), "--port", "0", *flags]
+    argv = command("ops", "simulate", "--servers", str(count), "--port", "0", *flags)
     with running(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         urls = [process.stdout.readline().decode().strip() for _ in range(count)]
@@ -229,6 +250,16 @@ def redis_pid(url: str) -> int:
     """The process id of a Redis on this machine."""
     with redis.Redis.from_url(url) as client:
         return int(client.info("server")["process_id"])
+
+
+def until_rewritten(url: str) -> None:
+    """Wait until Redis is done with writing its append-only file anew: that takes CPU time of its own."""
+    with redis.Redis.from_url(url) as client:
+        until(
+            "the rewrite of the append-only file",
+            lambda: not client.info("persistence")["aof_rewrite_in_progress"],
+            within=300,
+        )
 
 
 def until(what: str, done: Callable[[], bool], *, within: float, every: float = 0.05) -> float:

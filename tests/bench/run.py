@@ -37,7 +37,6 @@ BENCHES = {
     "auto": "bench_slots",
     "whole": "bench_whole",
     "peers": "bench_consumer",
-    "scripts": "bench_scripts",
 }
 """Every bench and the file that has it, in the order of the report."""
 

@@ -1,0 +1,165 @@
+"""How fast one collector turns completions into parts."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from subprocess import PIPE
+from typing import TYPE_CHECKING
+
+import harness
+import msgspec
+from harness import Row, Section, say
+
+from common.records import Message, Record, Response, Usage, Verdict
+from common.storage import open_storage
+from common.store import RunStore
+from common.store.runs import iso_now
+from consumers.collector.decide import part_bytes
+
+if TYPE_CHECKING:
+    from common.settings import RunSettings
+
+RECORDS = 16_000
+BATCH = 500
+
+
+def records(run: str) -> list[Record]:
+    """Records whose JSON is about 7 KB, no two alike."""
+    random = Random(3)
+    texts = [harness.words(random, 5200) for _ in range(100)]
+    thoughts, usage = [harness.words(random, 400) for _ in range(97)], Usage(300, 1400, 800)
+    return [
+        Record(
+            run=run,
+            index=n,
+            id=f"p{n}",
+            messages=[Message("user", prompt)],
+            response=Response(content=texts[n % 100][n % 50 :], reasoning_content=thoughts[n % 97]),
+            finish_reason="stop",
+            verdict=Verdict.OK,
+            usage=usage,
+            model="m",
+            server="http://127.0.0.1:1",
+            params={"temperature": 0.6},
+            attempts=1,
+            started_at=iso_now(),
+            latency_s=1.0,
+        )
+        for n, prompt in enumerate(harness.prompts(RECORDS))
+    ]
+
+
+def floor(made: list[Record]) -> dict[str, float]:
+    """What one core serialises and compresses, and nothing else: records/s and CPU milliseconds a record."""
+    begun, cpu = time.perf_counter(), time.process_time()
+    for at in range(0, len(made), BATCH):
+        part_bytes([msgspec.json.encode(record) for record in made[at : at + BATCH]])
+    count = len(made)
+    return {
+        "rate": count / (time.perf_counter() - begun),
+        "ms": 1000 * (time.process_time() - cpu) / count,
+    }
+
+
+def fill(url: str, run: RunSettings, lines: list[bytes]) -> None:
+    """A run whose prompts are all completed, and whose completions all wait."""
+    store = RunStore.from_url(url)
+    store.create_run(run)
+    client = store.client
+    key = f"pm:run:{run.run}"
+    for at in range(0, len(lines), BATCH):
+        with client.pipeline(transaction=False) as pipe:
+            for line in lines[at : at + BATCH]:
+                pipe.xadd(f"{key}:results", {"r": line})
+            pipe.execute()
+    size, count = sum(len(line) for line in lines), len(lines)
+    fields = {"accepted": count, "completed": count, "waiting_bytes": size}
+    client.hset(f"{key}:counts", mapping=fields)
+    client.hset(f"{key}:position", mapping={"index": count, "line": count + 1, "offset": 0, "ended": 0})
+    # Every bit set: bits that are not would be lost prompts to the collector.
+    client.set(f"{key}:done", b"\xff" * (count // 8))
+
+
+def collect(url: str, output: str, lines: list[bytes]) -> dict[str, float]:
+    """One collector process over all that waits; from its first part to its last."""
+    harness.flush(url)
+    run = harness.settings("bench", output, len(lines), batch_size=BATCH)
+    fill(url, run, lines)
+    store = RunStore.from_url(url)
+    parts = len(lines) // BATCH
+    argv = harness.command("collector")
+    with harness.running(argv, harness.environment(RQ_REDIS_URL=url)) as process:
+        harness.until("the first part", lambda: store.part_count("bench") > 0, within=60, every=0.005)
+        begun, before, cpu = time.perf_counter(), store.part_count("bench"), harness.cpu_seconds(process.pid)
+        harness.until("the last part", lambda: store.part_count("bench") >= parts, within=120, every=0.005)
+        took = time.perf_counter() - begun
+        spent = harness.cpu_seconds(process.pid) - cpu
+    counts = store.counts("bench")
+    stored = sum(1 for info in open_storage(f"{output}/bench").list("part-"))
+    if counts.stored != len(lines) or stored != parts:
+        raise RuntimeError(f"{counts.stored} of {len(lines)} completions were stored in {stored} parts")
+    done = (parts - before) * BATCH
+    return {"rate": done / took, "ms": 1000 * spent / done}
+
+
+def bench_collector(rounds: int) -> Section:
+    """To a folder and to S3, beside what the core can serialise and compress."""
+    made = records("bench")
+    lines = [msgspec.json.encode(record) for record in made]
+    floors, folder, s3 = [], [], []
+    with ExitStack() as stack:
+        url = stack.enter_context(harness.redis_server())
+        moto = stack.enter_context(
+            harness.running([sys.executable, "-m", "ops.demo.s3"], aws(""), stdout=PIPE)
+        )
+        assert moto.stdout is not None
+        endpoint = moto.stdout.readline().decode().strip()
+        for number in range(rounds):
+            floors.append(floor(made))
+            with tempfile.TemporaryDirectory(prefix="promptmill-bench-", dir=Path.cwd()) as place:
+                folder.append(collect(url, place, lines))
+            with harness.set_environment(aws(endpoint)):
+                s3.append(collect(url, f"s3://demo/round-{number}-{time.time_ns()}", lines))
+            say(
+                f"round {number + 1}: core {floors[-1]['rate']:.0f}/s, folder {folder[-1]['rate']:.0f}/s, "
+                f"S3 {s3[-1]['rate']:.0f}/s"
+            )
+    size = sum(len(line) for line in lines) / len(lines)
+    return Section(
+        "Collector",
+        f"{RECORDS:,} completions of {size / 1000:.1f} KB that wait in Redis, parts of {BATCH}. Beside it "
+        "what one process does that makes the same records into JSON and zstd level 3 and does nothing "
+        "else. The collector also reads them from Redis, fixes each range on Redis's disk before it "
+        "writes, syncs files or sends them to an S3 API over HTTP (moto, another process on the same two "
+        "cores), and commits.",
+        [
+            Row("completions/s to a folder, over the bare core", ratio(folder, floors), "x", ">= 0.8"),
+            Row("completions/s to S3, over the bare core", ratio(s3, floors), "x", ">= 0.8"),
+            Row("CPU a completion, to a folder", [r["ms"] for r in folder], "ms"),
+            Row("CPU a completion, to S3", [r["ms"] for r in s3], "ms"),
+            Row("CPU a completion, bare core", [r["ms"] for r in floors], "ms"),
+            Row("completions/s on this machine, to a folder", [r["rate"] for r in folder], "", ">= 5000"),
+            Row("completions/s on this machine, to S3", [r["rate"] for r in s3], "", ">= 5000"),
+            Row("completions/s on this machine, bare core", [r["rate"] for r in floors]),
+        ],
+    )
+
+
+def ratio(runs: list[dict[str, float]], floors: list[dict[str, float]]) -> list[float]:
+    """Round by round."""
+    return [run["rate"] / base["rate"] for run, base in zip(runs, floors, strict=True)]
+
+
+def aws(endpoint: str) -> dict[str, str]:
+    """An environment for the S3 API."""
+    return harness.environment(
+        AWS_ENDPOINT_URL=endpoint,
+        AWS_ACCESS_KEY_ID="bench",
+        AWS_SECRET_ACCESS_KEY="bench",
+        AWS_DEFAULT_REGION="us-east-1",
+    )
