@@ -273,6 +273,20 @@ class RunStore:
         text: bytes = self._run(f"seal parts of run {run}", "seal", args)
         return [Seal.parse(line) for line in text.splitlines()]
 
+    def check_seals(self, run: str, seals: list[Seal]) -> None:
+        """Make sure that these seals stand, and no others.
+
+        Raises:
+            QueueError: they do not.
+        """
+        with translated(f"read the seals of run {run}"):
+            found: bytes | None = self.client.get(keys.run_key(run, "seal"))
+        if (found or b"").decode().splitlines() != [str(seal) for seal in seals]:
+            raise QueueError(
+                f"the seals of run {run} are others than a moment ago: another collector was faster, "
+                "or Redis lost them; the next look decides"
+            )
+
     def sealed_lines(self, run: str, seal: Seal) -> list[bytes]:
         """The record lines of a sealed range, in order.
 
@@ -302,19 +316,17 @@ class RunStore:
                 yield entry_id.decode(), fields[b"r"]
             start = "(" + entries[-1][0].decode()
 
-    def wait_for_disk(self, timeout_ms: int) -> None:
-        """Wait until all writes of this connection are on this Redis's disk (`WAITAOF`), where it has that.
+    def on_disk(self, timeout_ms: int) -> bool:
+        """Whether all writes of this connection are on this Redis's disk within the time (`WAITAOF`).
 
-        Raises:
-            RedisUnavailableError: they are not there within the time.
+        True where Redis has no such word: there is nothing to wait for.
         """
         with translated("write to disk"):
             try:
                 local, _ = self.client.execute_command("WAITAOF", 1, 0, timeout_ms)
-            except ResponseError:  # no AOF, or before 7.2: nothing to wait for
-                return
-        if int(local) < 1:
-            raise RedisUnavailableError(f"Redis has not written to its disk within {timeout_ms} ms")
+            except ResponseError:  # no AOF, or before 7.2
+                return True
+        return int(local) >= 1
 
     def commit(self, run: str, seal: Seal, row: PartRow) -> bool:
         """Record a part and let its entries go; false if that seal no longer stands."""

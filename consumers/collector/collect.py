@@ -25,6 +25,7 @@ from common.parts import DEAD_LETTERS, MANIFEST, part_name
 from common.records import Manifest, PartRow
 from common.settings import RunSettings
 from common.storage import Storage, open_storage
+from common.store.connection import RedisUnavailableError
 from common.store.runs import Counts, RunStore, Seal, iso_now
 from consumers.collector.decide import (
     MAX_PART_BYTES,
@@ -82,6 +83,7 @@ class RunCollector:
         self.flush_s = flush_s
         self.stopping = stopping
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
+        self._writing: Writing | None = None
         self.metrics = metrics or CollectorMetrics(CollectorRegistry())
         self.storage: Storage = open_storage(settings.destination)
         self.samples: deque[Sample] = deque()
@@ -125,7 +127,8 @@ class RunCollector:
     def make_parts(self, most: int) -> bool:
         """Seal, write and commit up to `most` parts in order; false if there was nothing to seal.
 
-        One is written while the bytes of the next are made.
+        What can be made before the seals are on Redis's disk is made, and written after; then one is written
+        while the bytes of the next are made.
         """
         number = self.store.part_count(self.run)
         seals = self.store.seals(
@@ -138,28 +141,54 @@ class RunCollector:
         )
         if not seals:
             return False
-        # Once the seals are on disk, no loss of Redis's last second can fix other ranges for these numbers.
-        self.store.wait_for_disk(DISK_MS)
-        begun = time.monotonic()
-        writing: Writing | None = None
+        begun, safe = time.monotonic(), False
+        made: deque[tuple[Seal, bytes]] = deque()
+        self._writing = None
         for seal in seals:
-            data = part_bytes(self.store.sealed_lines(self.run, seal))
-            if writing is not None and not self._written_well(writing):
+            made.append((seal, part_bytes(self.store.sealed_lines(self.run, seal))))
+            safe = safe or self._safe(seals, wait_ms=1)
+            if safe and not self._write(made):
                 return True
-            writing = Writing(seal, data, self._writer.submit(self._create, part_name(seal.number), data))
             if time.monotonic() - begun > STEP_S or self.stopping():
                 # The seals that are left stand; the next step, of whichever collector, goes on with them.
                 break
-        if writing is not None:
-            self._written_well(writing)
+        if not safe and not self._safe(seals, wait_ms=DISK_MS):
+            raise RedisUnavailableError(f"Redis has not written to its disk within {DISK_MS} ms")
+        if self._write(made):
+            self._finish()
+        return True
+
+    def _safe(self, seals: list[Seal], *, wait_ms: int) -> bool:
+        """Whether parts may be written: no loss of Redis's last second can fix other ranges any more.
+
+        Raises:
+            QueueError: the seals are lost already.
+        """
+        if not self.store.on_disk(wait_ms):
+            return False
+        self.store.check_seals(self.run, seals)
+        return True
+
+    def _write(self, made: deque[tuple[Seal, bytes]]) -> bool:
+        """Write what is made, one at a time; false when the seals after one stand no more."""
+        while made:
+            if not self._finish():
+                return False
+            seal, data = made.popleft()
+            self._writing = Writing(
+                seal, data, self._writer.submit(self._create, part_name(seal.number), data)
+            )
         return True
 
     def _create(self, name: str, data: bytes) -> None:
         with self.metrics.upload_seconds.time():
             self.storage.create(name, data)
 
-    def _written_well(self, writing: Writing) -> bool:
-        """Wait for a part to be written, and commit it; false when the seals after it stand no more."""
+    def _finish(self) -> bool:
+        """Wait for the part that is being written, if any, and commit it."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return True
         seal, name = writing.seal, part_name(writing.seal.number)
         try:
             writing.created.result()

@@ -12,6 +12,7 @@ from common.errors import QueueError
 from common.parts import MANIFEST, PROGRESS, iter_lines, part_name, read_manifest
 from common.records import PartRow
 from common.storage import open_storage
+from common.store import RedisUnavailableError
 from consumers.collector.collect import RunCollector
 from consumers.collector.decide import part_bytes
 
@@ -91,8 +92,8 @@ def test_a_part_is_never_built_from_less_than_its_range(worked):
 def test_nothing_is_made_when_redis_loses_everything_between_seal_and_upload(worked, tmp_path):
     new_lease(worked, "t")
     collector = collector_of(worked, tmp_path, "t")
-    real = worked.store.wait_for_disk
-    worked.store.wait_for_disk = lambda ms: (worked.client.flushall(), real(ms))
+    real = worked.store.on_disk
+    worked.store.on_disk = lambda ms: bool(worked.client.flushall()) and real(ms)
     with pytest.raises(QueueError):
         collector.make_part()
     assert list(open_storage(f"{tmp_path}/r").list()) == []
@@ -157,6 +158,21 @@ def test_a_part_that_is_there_with_other_bytes_voids_the_seals_after_it(worked, 
     while collector.step("id"):
         worked.check()
     assert [row.records for row in worked.store.parts("r")] == [3, 2, 1]
+    assert worked.counts().stored == 6
+
+
+def test_nothing_is_written_before_the_seals_are_on_disk(worked, tmp_path):
+    new_lease(worked, "t")
+    collector = collector_of(worked, tmp_path, "t", batch_size=2)
+    asked = []
+    worked.store.on_disk = asked.append
+    with pytest.raises(RedisUnavailableError, match="has not written to its disk"):
+        collector.make_parts(16)
+    assert list(open_storage(f"{tmp_path}/r").list()) == []
+    assert len(asked) == 4
+    del worked.store.on_disk
+    assert collector.make_parts(16)
+    worked.check()
     assert worked.counts().stored == 6
 
 
