@@ -9,8 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 from support.flow import Command, alive, environment, progress, prompts, proven
 from support.wait import wait_for
+
+from ops.cli import main
 
 
 def ops(folder, *argv):
@@ -77,10 +80,12 @@ def test_2_bad_lines_are_named_by_their_number_and_nothing_is_begun(tmp_path, se
         (["--server", "http://s", "--output", "ftp://x"], "ftp"),
     ],
 )
-def test_2_usage_that_cannot_be_followed(tmp_path, argv, words):
-    prompts(tmp_path / "p.jsonl", 1)
-    with Command(tmp_path, "ops", "run", "p.jsonl", "--output", "out", *argv) as command:
-        assert words in command.ends(2)
+def test_2_usage_that_cannot_be_followed(tmp_path, monkeypatch, argv, words):
+    source = prompts(tmp_path / "p.jsonl", 1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    done = CliRunner().invoke(main, ["run", str(source), "--output", str(tmp_path / "out"), *argv])
+    assert words in done.output
+    assert done.exit_code == 2
 
 
 def test_2_no_input_and_1_no_redis(tmp_path, servers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import subprocess
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 import redis
 import zstandard
-from support.flow import Command, environment, progress, prompts, proven, records
+from support.flow import Command, Servers, environment, progress, prompts, proven, records
 
 RICH = [
     {"id": "plain", "prompt": "Say <café>,\u2028 twice", "metadata": {"k": 1}},
@@ -151,3 +152,24 @@ def test_two_runs_at_once_in_one_redis_whose_parts_go_to_s3_and_a_folder(
     assert sorted(keys) == ["completions/one/manifest.json", *parts, "completions/one/progress.json"]
     with redis.Redis.from_url(redis_url) as client:
         assert client.smembers("pm:active") == set()
+
+
+def test_one_run_over_servers_of_every_engine(tmp_path):
+    """SGLang, vLLM and llama.cpp each speak their own dialect of the same API."""
+    source = prompts(tmp_path / "p.jsonl", 60)
+    quick = ("--median-tokens", 60, "--time-scale", 20, "--slots", 4)
+    with contextlib.ExitStack() as stack:
+        fleets = [
+            stack.enter_context(Servers(tmp_path, *quick, "--dialect", dialect, count=1))
+            for dialect in ("sglang", "vllm", "llamacpp")
+        ]
+        flags = [word for fleet in fleets for word in fleet.flags]
+        argv = ("ops", "run", source, *flags, "--output", "out", "--concurrency", "4", "--no-preflight")
+        with Command(tmp_path, *argv) as command:
+            command.ends(0)
+        urls = {url for fleet in fleets for url in fleet.urls}
+    place = tmp_path / "out" / "p"
+    proven(place, source)
+    found = records(place)
+    assert {record.server for record in found} == urls
+    assert all(record.response.reasoning_content and record.response.content for record in found)
