@@ -16,7 +16,6 @@ from common.records import DeadLetter, PartRow
 from common.settings import RunSettings
 from common.store.connection import (
     RedisFacts,
-    RedisUnavailableError,
     check_safe,
     client_from_url,
     redis_facts,

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import harness
@@ -107,9 +108,10 @@ def bench_whole(rounds: int) -> Section:
     tenths = " ".join(f"{rate:.0f}" for rate in rates)
     return Section(
         "The whole path",
-        f"`ops run` of {PROMPTS:,} prompts of 1.2 KB over {SERVERS} simulated servers that answer at once with "
-        f"about {TOKENS} tokens, to a folder; every count that was seen while it ran was balanced; `ops verify` "
-        "proved the output against the input. One run. `PROMPTMILL_BENCH_PROMPTS=902087` makes it the full one.",
+        f"`ops run` of {PROMPTS:,} prompts of 1.2 KB over {SERVERS} simulated servers that answer at once "
+        f"with about {TOKENS} tokens, to a folder. Every count that was seen while it ran was balanced, and "
+        "`ops verify` proved the output against the input. One run; `PROMPTMILL_BENCH_PROMPTS=902087` makes "
+        "it the full one.",
         rows,
         f"Completions/s over time, in tenths of the run: {tenths}.",
     )
@@ -125,7 +127,7 @@ def curve(samples: list[Sample]) -> list[float]:
         at = first["at"] + n * span
         after = next((s for s in samples if s["at"] >= at - 1e-6), samples[-1])
         marks.append((after["at"], after["completed"]))
-    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(marks, marks[1:], strict=False) if b[0] > a[0]]
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(marks) if b[0] > a[0]]
 
 
 def bounded(samples: list[Sample]) -> float:
