@@ -38,7 +38,7 @@ class StreamOptions(msgspec.Struct):
 class Sampling(msgspec.Struct):
     """Fields that both OpenAI endpoints share. `None` means that the server's default holds."""
 
-    model: str = "default"
+    model: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -110,7 +110,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     api: Api
-    model: str
+    model: str | None
     texts: list[bytes]
     prompt: str
     prompt_tokens: int
@@ -218,7 +218,7 @@ def _generate(request: GenerateRequest) -> Ask:
     text = prompt.encode()
     return Ask(
         api="generate",
-        model="default",
+        model=None,
         texts=[text],
         prompt=prompt,
         prompt_tokens=max(1, _tokens(len(text))),

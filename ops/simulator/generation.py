@@ -16,7 +16,7 @@ from ops.simulator.asks import read_ask
 from ops.simulator.distort import distort
 from ops.simulator.faults import Fault, FaultKind
 from ops.simulator.listener import reset
-from ops.simulator.refusals import Refusal, check, queue_full, wrong_model
+from ops.simulator.refusals import Refusal, check, draining, queue_full, wrong_media_type, wrong_model
 from ops.simulator.replies import Reply
 from ops.simulator.slots import Job, Outcome
 
@@ -49,10 +49,10 @@ async def generate(state: ServerState, request: web.BaseRequest, api: Api) -> we
 async def _generate(state: ServerState, request: web.BaseRequest, api: Api) -> web.StreamResponse:
     settings = state.settings
     body = await request.read()
-    if settings.dialect == "sglang" and api != "generate" and not _is_json(request):
-        return refuse(
-            state, Refusal(status=400, message="Content-Type must be application/json", type="Bad Request")
-        )
+    if state.traits.drains_healthy and state.has(FaultKind.DRAINING):
+        return refuse(state, draining())
+    if settings.dialect != "llamacpp" and api != "generate" and not _is_json(request):
+        return refuse(state, wrong_media_type(settings.dialect))
     try:
         ask = read_ask(api, body, settings)
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -81,8 +81,7 @@ def _unreadable(state: ServerState, api: Api, words: str) -> web.Response:
         state.counts.refused[400] += 1
         error = words if state.traits.plain_generate_errors else {"message": words}
         return web.Response(status=400, body=msgspec.json.encode({"error": error}), headers=JSON_TYPE)
-    kind = "Bad Request" if state.settings.dialect == "sglang" else "BadRequestError"
-    return refuse(state, Refusal(status=400, message=f"1 validation error: {words}", type=kind))
+    return refuse(state, Refusal(status=400, message=f"1 validation error:\n  {words}", type="Bad Request"))
 
 
 def refuse(state: ServerState, refusal: Refusal, *, stream: bool = False) -> web.Response:
@@ -113,22 +112,22 @@ async def _instead(state: ServerState, request: web.BaseRequest, fault: Fault) -
         state.counts.lost += 1
         reset(request.transport)
         return closed()
-    refusal = _fault_refusal(fault)
+    refusal = _fault_refusal(fault, state)
     return refuse(state, refusal) if refusal is not None else None
 
 
-def _fault_refusal(fault: Fault) -> Refusal | None:
+def _fault_refusal(fault: Fault, state: ServerState) -> Refusal | None:
     if fault.kind is FaultKind.ERROR_500:
         return Refusal(
             status=500, message="Internal server error: simulated fault", type="InternalServerError"
         )
     if fault.kind is FaultKind.QUEUE_FULL:
-        return queue_full()
+        return queue_full(state.settings.dialect)
     if fault.kind is FaultKind.RATE_LIMIT:
         seconds = _RETRY_AFTER_S if fault.seconds is None else fault.seconds
         return Refusal(status=429, message="Too many requests", type="RateLimitError", retry_after=seconds)
     if fault.kind is FaultKind.WRONG_MODEL:
-        return wrong_model("simulated")
+        return wrong_model("simulated", state.settings.model)
     return None
 
 
@@ -142,7 +141,7 @@ async def _run(
         return refuse(state, Refusal(status=400, message=f"Duplicate request ID detected: {rid}"))
     full = state.slots.running >= state.slots.limit
     if settings.max_queued is not None and full and state.slots.waiting >= settings.max_queued:
-        return refuse(state, queue_full(), stream=ask.stream)
+        return refuse(state, queue_full(settings.dialect), stream=ask.stream)
     kind = fault.kind if fault is not None else None
     reply = Reply(
         ask=ask,
@@ -172,7 +171,7 @@ def _answers(state: ServerState, ask: Ask, draws: Draws, kind: FaultKind | None)
     """One answer per choice, each with its own numbers."""
     settings = state.settings
     room = max(1, settings.context - ask.prompt_tokens - settings.reserved_tokens)
-    limit = min(ask.max_tokens or room, room)
+    limit = room if ask.max_tokens is None else min(ask.max_tokens, room)
     made = []
     for number in range(ask.n):
         drawn = draws if number == 0 else draw([*ask.texts, b"choice %d" % number], ask.seed, settings.seed)

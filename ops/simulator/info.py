@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,7 +39,28 @@ def model_card(settings: ServerSettings, started_at: float) -> dict[str, Any]:
         return {**card, "owned_by": "llamacpp", "meta": {"n_ctx_train": 262_144, "n_params": _PARAMS_27B}}
     owner = "sglang" if settings.dialect == "sglang" else "vllm"
     length = {"max_model_len": settings.context}
-    return {**card, "owned_by": owner, "root": settings.model, "parent": None, **length}
+    if settings.dialect == "sglang":
+        return {**card, "owned_by": owner, "root": settings.model, "parent": None, **length}
+    root = f"/models/{settings.model}"
+    return {**card, "owned_by": owner, "root": root, "parent": None, **length, "permission": [_permission()]}
+
+
+def _permission() -> dict[str, Any]:
+    """What vLLM adds to a model: OpenAI's permissions of old."""
+    return {
+        "id": "modelperm-b31006059cca32f8",
+        "object": "model_permission",
+        "created": 0,
+        "allow_create_engine": False,
+        "allow_sampling": True,
+        "allow_logprobs": True,
+        "allow_search_indices": False,
+        "allow_view": True,
+        "allow_fine_tuning": False,
+        "organization": "*",
+        "group": None,
+        "is_blocking": False,
+    }
 
 
 def models(settings: ServerSettings, started_at: float) -> dict[str, Any]:
@@ -74,7 +96,7 @@ def _parser(settings: ServerSettings) -> str | None:
 
 
 def server_info(settings: ServerSettings, traits: Traits, load: LoadNow) -> dict[str, Any]:
-    """SGLang's `/server_info`. Like the real one, it holds the API key in clear."""
+    """SGLang's `/server_info`. Like the real one, it holds the API key in clear, in two places."""
     requested = settings.slots if settings.requested_slots is None else settings.requested_slots
     speculative = settings.speculative
     mamba = "mamba_scheduler_strategy" if traits.old_mamba_flag else "mamba_radix_cache_strategy"
@@ -88,6 +110,7 @@ def server_info(settings: ServerSettings, traits: Traits, load: LoadNow) -> dict
             "graph": graph,
         },
         "effective_max_running_requests_per_dp": load.limit,
+        "api_key": settings.api_key,
     }
     if speculative:
         state["avg_spec_accept_length"] = settings.accept_length
@@ -126,13 +149,16 @@ def server_info(settings: ServerSettings, traits: Traits, load: LoadNow) -> dict
     else:
         info["cuda_graph_config"] = {"decode": {"max_bs": 256}}
     if traits.wide_model_info:
+        info["status"] = "ready"
         info["frontend"] = "python"
-        info["startup_time"] = load.started_at
+        info["startup_time"] = {"load_weight": 41.3, "kv_cache_allocation": 1.2, "scheduler_e2e": 95.0}
     return info
 
 
-def loads(settings: ServerSettings, traits: Traits, load: LoadNow) -> dict[str, Any]:
-    """SGLang's `/v1/loads`."""
+def loads(
+    settings: ServerSettings, traits: Traits, load: LoadNow, include: frozenset[str] = frozenset({"all"})
+) -> dict[str, Any]:
+    """SGLang's `/v1/loads`, with the sections in `include`; without drafts there is none of them."""
     rank: dict[str, Any] = {
         "dp_rank": 0,
         "num_running_reqs": load.running,
@@ -148,10 +174,10 @@ def loads(settings: ServerSettings, traits: Traits, load: LoadNow) -> dict[str, 
         "memory": {"weight_gb": 51.2, "kv_cache_gb": 9.6, "token_capacity": settings.kv_tokens},
         "queues": {"waiting": load.waiting, "grammar": 0, "paused": 0, "retracted": 0},
     }
+    if traits.sparse_loads:
+        return _sparse_loads(settings, load, rank, include)
     if settings.speculative:
-        drafts = max(2, settings.draft_tokens)
-        rate = (settings.accept_length - 1) / (drafts - 1)
-        rank["speculative"] = {"accept_length": settings.accept_length, "accept_rate": round(rate, 4)}
+        rank["speculative"] = _accepted(settings)
     document: dict[str, Any] = {
         "timestamp": load.unix_time,
         "version": settings.engine_version,
@@ -163,6 +189,35 @@ def loads(settings: ServerSettings, traits: Traits, load: LoadNow) -> dict[str, 
         document["dp_rank_count"] = 1
         document["aggregate"] = {"total_running_reqs": load.running, "total_waiting_reqs": load.waiting}
     return document
+
+
+def _accepted(settings: ServerSettings) -> dict[str, Any]:
+    rate = (settings.accept_length - 1) / (max(2, settings.draft_tokens) - 1)
+    return {"accept_length": settings.accept_length, "accept_rate": round(rate, 4)}
+
+
+def _sparse_loads(
+    settings: ServerSettings, load: LoadNow, core: dict[str, Any], include: frozenset[str]
+) -> dict[str, Any]:
+    rank = {
+        "timestamp": load.unix_time,
+        **core,
+        "num_waiting_uncached_tokens": 0,
+        "num_active_tokens": load.used_tokens,
+        "num_prealloc_ready_tokens": 0,
+    }
+    for section in ("memory", "queues"):
+        if not include & {section, "all"}:
+            del rank[section]
+    if settings.speculative and include & {"spec", "all"}:
+        rank["speculative"] = _accepted(settings)
+    return {
+        "timestamp": datetime.fromtimestamp(load.unix_time, UTC).isoformat(),
+        "version": settings.engine_version,
+        "accelerator": None,
+        "num_accelerators": 1,
+        "loads": [rank],
+    }
 
 
 def get_load(load: LoadNow) -> list[dict[str, Any]]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from ops.simulator.limits import Limit, limits_of
+
 if TYPE_CHECKING:
     from ops.simulator.asks import Ask
     from ops.simulator.settings import Dialect, ServerSettings
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
 _encode: Final = msgspec.json.Encoder().encode
 
 QUEUE_FULL: Final = "The request queue is full."
+VLLM_FULL: Final = (
+    "The engine is currently busy and cannot accept new requests. "
+    "Please try again later or on a different instance."
+)
 _LLAMA_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -53,18 +59,34 @@ def unauthorized(dialect: Dialect) -> bytes:
     return _encode({"error": "Unauthorized"})
 
 
-def queue_full() -> Refusal:
+def queue_full(dialect: Dialect) -> Refusal:
     """The 503 of a full queue."""
+    if dialect == "vllm":
+        return Refusal(status=503, message=VLLM_FULL, type="Service Unavailable")
     return Refusal(status=503, message=QUEUE_FULL, type="503")
+
+
+def draining() -> Refusal:
+    """What vLLM says to every new request once it was told to end."""
+    words = "cannot schedule new futures after shutdown"
+    return Refusal(status=500, message=words, type="InternalServerError")
+
+
+def wrong_media_type(dialect: Dialect) -> Refusal:
+    """The refusal of a body that is not called JSON."""
+    words = "Unsupported Media Type: Only 'application/json' is allowed"
+    if dialect == "sglang":
+        fault = f"{{'loc': ['header', 'content-type'], 'msg': \"{words}\", 'type': 'value_error'}}"
+        words = f"{fault} [{fault}]"
+    return Refusal(status=400, message=f"1 validation error:\n  {words}", type="Bad Request")
 
 
 def check(ask: Ask, settings: ServerSettings, traits: Traits) -> Refusal | None:
     """Why this server would not run the request; `None` if it would."""
     if ask.empty:
-        what = "Messages" if ask.api == "chat" else "Prompt"
-        return Refusal(status=400, message=f"{what} cannot be empty")
-    if settings.dialect == "vllm" and ask.model not in (settings.model, "default"):
-        return wrong_model(ask.model)
+        return Refusal(status=400, message=_nothing_to_answer(ask, settings.dialect))
+    if settings.dialect == "vllm" and ask.model not in (settings.model, None):
+        return wrong_model(ask.model, settings.model)
     if settings.dialect == "sglang" and ask.effort is not None and ask.effort not in traits.reasoning_efforts:
         return Refusal(
             status=400,
@@ -73,44 +95,39 @@ def check(ask: Ask, settings: ServerSettings, traits: Traits) -> Refusal | None:
         )
     if ask.meta_info and ask.stream and traits.return_meta_info:
         return Refusal(status=400, message="return_meta_info is not supported with stream=true")
-    return _check_sampling(ask) or _check_length(ask, settings)
+    return check_sampling(ask, settings.dialect) or _check_length(ask, settings)
 
 
-def wrong_model(model: str) -> Refusal:
+def _nothing_to_answer(ask: Ask, dialect: Dialect) -> str:
+    if ask.api != "chat":
+        return "Prompt cannot be empty."
+    if dialect == "vllm":
+        return "Cannot apply chat template to an empty conversation. Provide at least one message."
+    return "Messages cannot be empty."
+
+
+def wrong_model(model: str | None, served: str) -> Refusal:
     """The 404 of a model that is not served."""
-    return Refusal(
-        status=404, message=f"The model `{model}` does not exist.", type="NotFoundError", param="model"
-    )
+    words = f"The model `{model}` does not exist. Valid aliases: {served}."
+    return Refusal(status=404, message=words, type="NotFoundError", param="model")
 
 
-_RANGES: Final[dict[str, tuple[float, float]]] = {
-    "temperature": (0.0, float("inf")),
-    "min_p": (0.0, 1.0),
-    "repetition_penalty": (0.0, 2.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
-}
-
-
-def _check_sampling(ask: Ask) -> Refusal | None:
-    values = ask.sampling
-    for name, (low, high) in _RANGES.items():
-        value = values.get(name)
-        if value is not None and not low <= value <= high:
-            return _bad_value(name, f"must be in [{low}, {high}]", value)
-    top_p = values.get("top_p")
-    if top_p is not None and not 0 < top_p <= 1:
-        return _bad_value("top_p", "must be in (0, 1]", top_p)
-    top_k = values.get("top_k")
-    if top_k is not None and top_k < 1 and top_k != -1:
-        return _bad_value("top_k", "must be -1 (disable), or at least 1", top_k)
-    if ask.max_tokens is not None and ask.max_tokens < 1:
-        return _bad_value("max_tokens", "must be at least 1", ask.max_tokens)
+def check_sampling(ask: Ask, dialect: Dialect) -> Refusal | None:
+    """The first sampling value that is out of its range, in the engine's words."""
+    for limit in limits_of(dialect):
+        value = ask.sampling.get(limit.name)
+        if value is not None and not limit.holds(value):
+            return _bad_value(limit, value, dialect)
     return None
 
 
-def _bad_value(name: str, rule: str, value: float) -> Refusal:
-    return Refusal(status=400, message=f"{name} {rule}, got {value}.", param=name)
+def _bad_value(limit: Limit, value: float, dialect: Dialect) -> Refusal:
+    words = f"{limit.name} {limit.rule}, got {value}."
+    if dialect == "vllm" and limit.names_parameter:
+        return Refusal(
+            status=400, message=f"{words} (parameter={limit.name}, value={value})", param=limit.name
+        )
+    return Refusal(status=400, message=words)
 
 
 def _check_length(ask: Ask, settings: ServerSettings) -> Refusal | None:
@@ -128,13 +145,23 @@ def _llamacpp_length(prompt: int, _wanted: int, settings: ServerSettings) -> Ref
 
 
 def _vllm_length(prompt: int, wanted: int, settings: ServerSettings) -> Refusal | None:
-    if prompt + max(1, wanted) <= settings.context:
+    """An answer that would not fit is no reason: its limit is lowered to what is left."""
+    context = settings.context
+    if wanted > context:
+        message = (
+            f"max_tokens={wanted} cannot be greater than max_model_len={context}. "
+            f"Please request fewer output tokens. (parameter=max_tokens, value={wanted})"
+        )
+        return Refusal(status=400, message=message, param="max_tokens")
+    if prompt < context:
         return None
+    # The tokenizer stops at one too many, so the true length is not told.
     message = (
-        f"This model's maximum context length is {settings.context} tokens. However, you requested "
-        f"{prompt + wanted} tokens ({prompt} in the messages, {wanted} in the completion)."
+        f"This model's maximum context length is {context} tokens. However, your prompt contains at least "
+        f"{context + 1} input tokens, which exceeds this limit even without any output tokens. "
+        f"Please reduce the length of the input prompt. (parameter=input_tokens, value={context + 1})"
     )
-    return Refusal(status=400, message=message)
+    return Refusal(status=400, message=message, param="input_tokens")
 
 
 def _sglang_length(prompt: int, wanted: int, settings: ServerSettings) -> Refusal | None:
@@ -150,7 +177,8 @@ def _sglang_length(prompt: int, wanted: int, settings: ServerSettings) -> Refusa
         message = (
             f"Requested token count exceeds the model's maximum context length of {context} tokens. "
             f"You requested a total of {held + wanted} tokens: {held} tokens from the input messages and "
-            f"{wanted} tokens for the completion."
+            f"{wanted} tokens for the completion. Please reduce the number of tokens in the input messages "
+            "or the completion to fit within the limit."
         )
     elif prompt > longest:
         message = f"Input length ({prompt} tokens) exceeds the maximum allowed length ({longest} tokens)."

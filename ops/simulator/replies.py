@@ -23,6 +23,19 @@ _PIECE_TOKENS: Final = 32
 _CACHED_NOTHING: Final = 0.4
 _CACHED_MOST: Final = 0.3
 _METADATA: Final = {"weight_version": "default"}
+_VLLM_MESSAGE: Final = dict.fromkeys(("refusal", "annotations", "audio", "function_call"))
+_VLLM_TOP: Final = dict.fromkeys(
+    (
+        "service_tier",
+        "system_fingerprint",
+        "prompt_logprobs",
+        "prompt_token_ids",
+        "prompt_text",
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "metrics",
+    )
+)
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -51,7 +64,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def model(self) -> str:
         """The model name in the reply: SGLang echoes whatever was asked for."""
-        return self.ask.model if self.settings.dialect == "sglang" else self.settings.model
+        return self.ask.model or "default" if self.settings.dialect == "sglang" else self.settings.model
 
     @property
     def prompt_tokens(self) -> int:
@@ -106,9 +119,11 @@ def _message(reply: Reply, answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": placed.content}
     if reply.settings.dialect == "llamacpp" and placed.reasoning is None:
         return message
+    if reply.settings.dialect == "vllm":
+        message.update(_VLLM_MESSAGE)
     message[reply.traits.reasoning_field] = placed.reasoning
     if reply.traits.tool_calls_key:
-        message["tool_calls"] = [] if reply.settings.dialect == "vllm" else None
+        message["tool_calls"] = None
     return message
 
 
@@ -116,7 +131,8 @@ def _stop_detail(reply: Reply, answer: Answer) -> dict[str, Any]:
     if reply.settings.dialect == "sglang":
         return {"matched_stop": answer.matched}
     if reply.settings.dialect == "vllm":
-        return {"stop_reason": answer.matched if isinstance(answer.matched, str) else None, "token_ids": None}
+        stopped = answer.matched if isinstance(answer.matched, str) else None
+        return {"stop_reason": stopped, "token_ids": None, "routed_experts": None}
     return {}
 
 
@@ -132,12 +148,17 @@ def usage(reply: Reply) -> dict[str, Any]:
     cached = reply.cached_tokens
     if reply.settings.cache_report and (cached or reply.traits.cached_zero):
         counts["prompt_tokens_details"] = {"cached_tokens": cached}
+    parsed = reply.settings.reasoning_parser
+    reasoning = sum(answer.reasoning_tokens for answer in reply.answers) if parsed else 0
     if reply.settings.dialect == "sglang":
-        parsed = reply.settings.reasoning_parser
-        reasoning = sum(answer.reasoning_tokens for answer in reply.answers) if parsed else 0
         counts["reasoning_tokens"] = reasoning
         if reply.traits.completion_details:
-            counts["completion_tokens_details"] = {"reasoning_tokens": reasoning} if parsed else None
+            counts["completion_tokens_details"] = {"reasoning_tokens": reasoning} if reasoning else None
+    elif reply.traits.completion_details:
+        # vLLM does not count the tags.
+        tags = sum(answer.closed for answer in reply.answers) if parsed else 0
+        told = parsed and reply.ask.api == "chat"
+        counts["completion_tokens_details"] = {"reasoning_tokens": reasoning - tags} if told else None
     return counts
 
 
@@ -157,8 +178,8 @@ def _extras(reply: Reply) -> dict[str, Any]:
             },
         }
     if reply.settings.dialect == "vllm":
-        return {"system_fingerprint": None, "service_tier": None, "prompt_logprobs": None}
-    extras: dict[str, Any] = {"metadata": _METADATA}
+        return {**_VLLM_TOP, "system_fingerprint": f"vllm-{reply.settings.engine_version}-664180be"}
+    extras: dict[str, Any] = {"metadata": _metadata(reply)}
     details: dict[str, Any] = {}
     if reply.ask.spec_details and reply.traits.spec_details and reply.settings.speculative:
         details["spec_tokens_details"] = speculation(reply, reply.answers[0])
@@ -167,6 +188,14 @@ def _extras(reply: Reply) -> dict[str, Any]:
     if details:
         extras["sglext"] = details
     return extras
+
+
+def _metadata(reply: Reply) -> dict[str, Any]:
+    """Which weights made the answer; of several choices the first one's tokens are told."""
+    if not reply.traits.weight_versions:
+        return _METADATA
+    span = {"version": "default", "start": 0, "end": reply.answers[0].tokens}
+    return {**_METADATA, "weight_versions": [span]}
 
 
 def speculation(reply: Reply, answer: Answer) -> dict[str, Any]:
@@ -237,7 +266,9 @@ def opening(reply: Reply) -> bytes:
     """What a stream begins with."""
     if reply.ask.api != "chat":
         return b""
-    delta = {"role": "assistant", "content": "", reply.traits.reasoning_field: None}
+    delta: dict[str, Any] = {"role": "assistant", "content": ""}
+    if reply.settings.dialect != "vllm":
+        delta[reply.traits.reasoning_field] = None
     return b"".join(_chunk(reply, index, delta) for index in range(len(reply.answers)))
 
 
@@ -259,7 +290,8 @@ def pieces(reply: Reply) -> Iterator[Event]:
                 elif reply.ask.api == "completion":
                     yield Event(tokens, _chunk(reply, index, part))
                 else:
-                    delta = {reply.traits.reasoning_field: None, field: part}
+                    bare = reply.settings.dialect == "vllm"
+                    delta = {field: part} if bare else {reply.traits.reasoning_field: None, field: part}
                     yield Event(tokens, _chunk(reply, index, delta))
 
 

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from ops.simulator import info
+from ops.simulator.asks import fake_token_ids, read_ask
 from ops.simulator.faults import Fault, FaultKind
 from ops.simulator.generation import JSON_TYPE, closed, generate, refuse
 from ops.simulator.refusals import Refusal, unauthorized
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Handler = Callable[[ServerState, web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _OPEN: Final = ("/health", "/ready", "/metrics", "/sim/")
+_GUARDED_BY_VLLM: Final = "/v1"
 _LOOK_AGAIN_S: Final = 0.1
 _AFTER_REPLY_S: Final = 0.02
 _LOADING: Final = "Loading model"
@@ -45,7 +47,8 @@ async def dispatch(state: ServerState, routes: Routes, request: web.BaseRequest)
         return refuse(state, Refusal(status=503, message=_LOADING))
     found = routes.get(path)
     if found is None:
-        if path.startswith("/v1/models/") and request.method == "GET":
+        one = path.startswith("/v1/models/") and state.settings.dialect != "vllm"
+        if one and request.method == "GET":
             return _one_model(state, path.removeprefix("/v1/models/"))
         return json_reply({"detail": "Not Found"}, 404)
     handler = found.get(request.method)
@@ -55,9 +58,9 @@ async def dispatch(state: ServerState, routes: Routes, request: web.BaseRequest)
 
 
 def _may_enter(state: ServerState, request: web.BaseRequest, path: str) -> bool:
-    return (
-        path.startswith(_OPEN) or request.headers.get("Authorization") == f"Bearer {state.settings.api_key}"
-    )
+    vllm = state.settings.dialect == "vllm"
+    free = not path.startswith(_GUARDED_BY_VLLM) if vllm else path.startswith(_OPEN)
+    return free or request.headers.get("Authorization") == f"Bearer {state.settings.api_key}"
 
 
 def _one_model(state: ServerState, name: str) -> web.Response:
@@ -74,7 +77,8 @@ def _one_model(state: ServerState, name: str) -> web.Response:
 
 async def _health(state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
     """SGLang's probe runs a token through the scheduler; the others answer at once."""
-    if state.has(FaultKind.STARTING) or state.has(FaultKind.DRAINING):
+    draining = state.has(FaultKind.DRAINING) and not state.traits.drains_healthy
+    if state.has(FaultKind.STARTING) or draining:
         return web.Response(status=503)
     if state.has(FaultKind.STUCK):
         await asyncio.sleep(state.settings.health_timeout_s)
@@ -108,12 +112,14 @@ async def _model_info(state: ServerState, _request: web.BaseRequest) -> web.Stre
 
 async def _loads(state: ServerState, request: web.BaseRequest) -> web.StreamResponse:
     known = {"core", "memory", "spec", "lora", "disagg", "queues", "all"}
-    asked = set(request.query.get("include", "core").split(","))
+    asked = frozenset(request.query.get("include", "all").split(","))
     if not asked <= known:
+        if state.traits.sparse_loads:
+            return web.Response(status=500, text="Internal Server Error")
         return json_reply({"error": f"unknown include: {', '.join(sorted(asked - known))}"}, 400)
     if request.query.get("format") == "prometheus":
         return web.Response(text=info.metrics(state.settings, state.load()))
-    return json_reply(info.loads(state.settings, state.traits, state.load()))
+    return json_reply(info.loads(state.settings, state.traits, state.load(), asked))
 
 
 async def _get_load(state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
@@ -143,12 +149,36 @@ class AbortRequest(msgspec.Struct):
 
 async def _flush(state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
     if state.slots.running or state.slots.waiting:
-        return web.Response(status=400, text="Flush cache failed: requests are running or waiting.\n")
+        return web.Response(status=400, text="Flush cache failed.\n")
     return web.Response(text="Cache flushed.\n")
 
 
 async def _version(state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
     return json_reply({"version": state.settings.engine_version})
+
+
+async def _server_load(_state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
+    """It counts only where it was switched on, which is the exception."""
+    return json_reply({"server_load": 0})
+
+
+async def _ping(_state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
+    return web.Response()
+
+
+async def _tokenize(state: ServerState, request: web.BaseRequest) -> web.StreamResponse:
+    """A prompt's or a conversation's tokens, counted as a generation would."""
+    body = await request.read()
+    try:
+        ask = read_ask("chat" if b'"messages"' in body else "completion", body, state.settings)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        words = f"1 validation error:\n  {error}"
+        return refuse(state, Refusal(status=400, message=words, type="Bad Request"))
+    ids = fake_token_ids(b"\n".join(ask.texts), ask.prompt_tokens)
+    found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": state.settings.context}
+    if state.settings.dialect == "vllm":
+        found["token_strs"] = None
+    return json_reply(found)
 
 
 async def _props(state: ServerState, _request: web.BaseRequest) -> web.StreamResponse:
@@ -228,7 +258,12 @@ def routes_for(state: ServerState) -> Routes:
 
 def _engine_routes(state: ServerState) -> Routes:
     if state.settings.dialect == "vllm":
-        return {"/version": {"GET": _version}}
+        return {
+            "/version": {"GET": _version},
+            "/load": {"GET": _server_load},
+            "/ping": {"GET": _ping},
+            "/tokenize": {"POST": _tokenize},
+        }
     if state.settings.dialect == "llamacpp":
         return {"/props": {"GET": _props}, "/slots": {"GET": _slots}}
     native = partial(generate, api="generate")
@@ -242,6 +277,9 @@ def _engine_routes(state: ServerState) -> Routes:
         "/v1/loads": {"GET": _loads},
         "/abort_request": {"POST": _abort},
         "/flush_cache": {"GET": _flush, "POST": _flush},
+        "/ping": {"GET": _ping},
+        "/tokenize": {"POST": _tokenize},
+        "/v1/tokenize": {"POST": _tokenize},
     }
     if state.traits.ready_route:
         routes["/ready"] = {"GET": _ready}

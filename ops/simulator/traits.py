@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _EFFORTS: Final = ("none", "low", "medium", "high")
 _EFFORTS_0_5_12: Final = (*_EFFORTS, "max")
 _EFFORTS_0_5_16: Final = (*_EFFORTS_0_5_12, "minimal", "xhigh")
+_EFFORTS_0_5_23: Final = (*_EFFORTS_0_5_16, "ultra")
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
         completion_details: whether usage has `completion_tokens_details`.
         cached_zero: whether cached tokens are reported when there were none.
         old_spec_names: whether `meta_info` uses the first names of the speculation counters.
+        weight_versions: whether `metadata` tells which weights made which tokens.
+        sparse_loads: whether `/v1/loads` has only the sections that were asked for, under an ISO time.
+        drains_healthy: whether a server that drains calls itself healthy and fails every new request.
     """
 
     empty_content: str | None = ""
@@ -44,6 +48,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     get_load_route: bool = False
     wide_model_info: bool = False
     plain_generate_errors: bool = False
+    weight_versions: bool = False
+    sparse_loads: bool = False
+    drains_healthy: bool = False
     zombie_streams: bool = False
     leaks_aborted_rids: bool = False
     old_mamba_flag: bool = False
@@ -56,7 +63,7 @@ def version_tuple(version: str) -> tuple[int, ...]:
 
 
 def _sglang(version: tuple[int, ...]) -> Traits:
-    efforts: tuple[str, ...] = _EFFORTS_0_5_16
+    efforts: tuple[str, ...] = _EFFORTS_0_5_23 if version >= (0, 5, 23) else _EFFORTS_0_5_16
     if version < (0, 5, 16):
         efforts = _EFFORTS_0_5_12 if version >= (0, 5, 12) else _EFFORTS
     return Traits(
@@ -75,6 +82,8 @@ def _sglang(version: tuple[int, ...]) -> Traits:
         get_load_route=version < (0, 5, 23),
         wide_model_info=version >= (0, 5, 23),
         plain_generate_errors=version >= (0, 5, 23),
+        weight_versions=version >= (0, 5, 23),
+        sparse_loads=version >= (0, 5, 23),
         zombie_streams=(0, 5, 18) <= version < (0, 5, 20),
         leaks_aborted_rids=version < (0, 5, 13),
         old_mamba_flag=version < (0, 5, 14),
@@ -85,7 +94,13 @@ def _sglang(version: tuple[int, ...]) -> Traits:
 def traits_of(settings: ServerSettings) -> Traits:
     """The wire conventions of the engine and version that `settings` name."""
     if settings.dialect == "vllm":
-        return Traits(empty_content=None, reasoning_field="reasoning", tool_calls_key=True, cached_zero=True)
+        return Traits(
+            empty_content=None,
+            reasoning_field="reasoning",
+            completion_details=True,
+            cached_zero=True,
+            drains_healthy=True,
+        )
     if settings.dialect == "llamacpp":
         return Traits(empty_content="", strips=True, cached_zero=True)
     return _sglang(version_tuple(settings.engine_version))

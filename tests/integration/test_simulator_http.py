@@ -133,7 +133,7 @@ async def test_models_and_loads_tell_the_limits():
         assert models["data"][0]["max_model_len"] == 4096
         _, loads = await get(session, "/v1/loads?include=core,spec")
         assert loads["loads"][0]["max_running_requests"] == 16
-        assert (await get(session, "/v1/loads?include=bad"))[0] == 400
+        assert (await get(session, "/v1/loads?include=bad"))[0] == 500
         assert (await get(session, "/v1/models/none"))[0] == 404
         assert (await get(session, "/v1/models/qwen3.6-27b"))[0] == 200
 
@@ -515,6 +515,23 @@ async def test_draining_still_takes_work():
     async with serving(instant_settings(), Fault(kind=FaultKind.DRAINING)) as (_, session):
         assert (await get(session, "/health"))[0] == 503
         assert (await post(session, ask()))[0] == 200
+
+
+async def test_vllm_drains_in_good_health_and_fails_all_that_is_new():
+    settings = instant_settings(dialect="vllm")
+    async with serving(settings, Fault(kind=FaultKind.DRAINING)) as (_, session):
+        assert (await get(session, "/health"))[0] == 200
+        status, body = await post(session, ask())
+        assert (status, body["error"]["message"]) == (500, "cannot schedule new futures after shutdown")
+
+
+async def test_prompts_are_counted_as_they_would_be_read():
+    for settings in (instant_settings(), instant_settings(dialect="vllm")):
+        async with serving(settings) as (_, session):
+            _, answer = await post(session, ask())
+            _, counted = await post(session, {"messages": ask()["messages"]}, "/tokenize")
+            assert counted["count"] == len(counted["tokens"]) == answer["usage"]["prompt_tokens"]
+            assert (await post(session, {"prompt": 7}, "/tokenize"))[0] == 400
 
 
 async def test_a_stuck_server_is_silent_but_lists_its_models():

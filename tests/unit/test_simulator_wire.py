@@ -268,8 +268,13 @@ PROMPT_TOKENS = 16
         (ServerSettings(kv_tokens=20), {}, "exceeds the maximum allowed length (14 tokens)"),
         (
             ServerSettings(dialect="vllm", context=60),
-            {"max_tokens": 50},
-            "maximum context length is 60 tokens",
+            {"max_tokens": 61},
+            "max_tokens=61 cannot be greater than max_model_len=60",
+        ),
+        (
+            ServerSettings(dialect="vllm", context=16),
+            {},
+            "maximum context length is 16 tokens. However, your prompt contains at least 17 input tokens",
         ),
         (ServerSettings(dialect="llamacpp", context=16), {}, "exceeds the available context size"),
     ],
@@ -300,7 +305,7 @@ def test_drafts_take_four_tokens_of_the_context():
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 2.5}, "repetition_penalty"),
         ({"presence_penalty": -3}, "presence_penalty"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "empty"),
         ({"reasoning_effort": "huge"}, "reasoning_effort"),
         ({"return_meta_info": True, "stream": True}, "return_meta_info"),
@@ -325,10 +330,32 @@ def test_efforts_by_version(version, taken):
 
 
 def test_only_vllm_checks_the_model():
-    refusal = refusal_of(ServerSettings(dialect="vllm"), model="other")
-    assert refusal is not None
-    assert (refusal.status, refusal.type) == (404, "NotFoundError")
+    for name in ("other", "default"):
+        refusal = refusal_of(ServerSettings(dialect="vllm"), model=name)
+        assert refusal is not None
+        assert (refusal.status, refusal.type) == (404, "NotFoundError")
+    assert refusal_of(ServerSettings(dialect="vllm")) is None
     assert refusal_of(sglang(), model="other") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "sglang_takes", "vllm_takes"),
+    [
+        ({"max_tokens": 0}, True, False),
+        ({"top_k": 0}, False, True),
+        ({"repetition_penalty": 2.5}, False, True),
+        ({"temperature": 99}, True, False),
+    ],
+)
+def test_engines_differ_in_what_they_take(asked, sglang_takes, vllm_takes):
+    assert (refusal_of(sglang(), **asked) is None) is sglang_takes
+    assert (refusal_of(ServerSettings(dialect="vllm"), **asked) is None) is vllm_takes
+
+
+def test_vllm_gives_an_answer_the_room_that_is_left_where_sglang_refuses():
+    vllm, other = ServerSettings(dialect="vllm", context=60), ServerSettings(context=60)
+    assert refusal_of(vllm, max_tokens=55) is None
+    assert refusal_of(other, max_tokens=55) is not None
 
 
 def test_error_bodies():
