@@ -2,8 +2,10 @@
 -- Take over from the output what this Redis does not know of: a part, or dead letters, after a loss of its data.
 -- ARGV: run, kind ('part' or 'dead'), part number, part row (JSON), last stream id looked at or '', then per unit:
 --   part: unit, verdict, output tokens, stream id to drop or ''; dead: unit, letter JSON, reason.
--- Returns 1 adopted, 0 that part number is not the next one, 2 completions have come since the caller looked.
+-- Returns 1 adopted, 0 that part number is not the next one, 2 completions have come since the caller looked,
+-- -1 no such run: Redis was emptied meanwhile.
 local run, kind = ARGV[1], ARGV[2]
+if call('EXISTS', rk(run, 'settings')) == 0 then return -1 end
 if kind == 'part' then
   if tostring(call('LLEN', rk(run, 'parts'))) ~= ARGV[3] then return 0 end
   -- One of them could be of this part too: the caller must name its entry, or it would go into a second part.

@@ -2,6 +2,7 @@
 -- Put jobs that were found in no list back at the head of the queue, if nothing has happened to them since.
 -- ARGV: run, then unit numbers. Returns how many were put back. A second list entry for a job does no harm.
 local run, back = ARGV[1], 0
+if call('EXISTS', rk(run, 'settings')) == 0 then return 0 end
 local now = now_s()
 for i = 2, #ARGV do
   local unit = ARGV[i]

@@ -339,18 +339,21 @@ class RunStore:
 
         `seen` is the stream id up to which the waiting completions were looked at, or "".
         Returns 1: done; 0: `number` is not the next part; 2: completions have come after `seen`, look again.
+
+        Raises:
+            RunNotFoundError: Redis lost the run meanwhile.
         """
         args: list[Any] = [run, "part", number, msgspec.json.encode(row), seen]
         for unit in units:
             args.extend(unit)
-        return int(self._run(f"adopt part {number} of run {run}", "adopt", args))
+        return _adopted(run, self._run(f"adopt part {number} of run {run}", "adopt", args))
 
     def adopt_dead(self, run: str, letters: Iterable[tuple[int, DeadLetter]]) -> None:
         """Take over dead letters found in the output, as (unit, letter)."""
         args: list[Any] = [run, "dead", "", "", ""]
         for unit, letter in letters:
             args.extend((unit, msgspec.json.encode(letter), letter.reason.value))
-        self._run(f"adopt dead letters of run {run}", "adopt", args)
+        _adopted(run, self._run(f"adopt dead letters of run {run}", "adopt", args))
 
     def parts(self, run: str, start: int = 0) -> list[PartRow]:
         """Rows of the committed parts from number `start`, in order."""
@@ -490,3 +493,9 @@ def open_units(done: bytes, limit: int) -> Iterator[int]:
             unit = byte_at * 8 + bit
             if unit < limit and not byte >> (7 - bit) & 1:
                 yield unit
+
+
+def _adopted(run: str, reply: int) -> int:
+    if reply < 0:
+        raise RunNotFoundError(f"run {run} is gone from this Redis: enqueue it again to rebuild it")
+    return int(reply)

@@ -8,7 +8,7 @@ from support.arena import record_line, settings_of
 
 from common import keys
 from common.adopt import adopt_part, adopt_parts
-from common.errors import QueueError
+from common.errors import QueueError, RunNotFoundError
 from common.parts import MANIFEST, PROGRESS, iter_lines, part_name, read_manifest
 from common.records import PartRow
 from common.storage import open_storage
@@ -365,6 +365,30 @@ def test_a_part_name_that_is_taken_is_taken_over_and_its_prompts_are_not_stored_
     worked.check()
     counts = worked.counts()
     assert (counts.completed, counts.stored, counts.queued) == (7, 7, 3)
+
+
+def test_a_collector_that_takes_over_a_part_while_redis_is_emptied_leaves_no_trace(arena, tmp_path):
+    run = arena.run(count=3)
+    lost_part(arena, tmp_path, [0, 1])
+    real = arena.store.waiting_lines
+    arena.store.waiting_lines = lambda *args, **kwargs: (arena.client.flushall(), real(*args, **kwargs))[1]
+    storage = open_storage(f"{tmp_path}/r")
+    with pytest.raises(RunNotFoundError, match="run r is gone"):
+        adopt_part(arena.store, storage, run, 0, 1)
+    assert arena.store.restore(run, [0]) == 0
+    assert arena.client.keys("*") == []
+
+
+def test_a_run_made_anew_counts_nothing_that_late_processes_left_under_its_name(arena, tmp_path):
+    arena.client.setbit("pm:run:r:done", 2, 1)
+    arena.client.rpush("pm:run:r:parts", "{}")
+    arena.client.sadd("pm:run:r:missing", 1)
+    arena.client.hset("pm:run:r:counts", "verdict:ok", 9)
+    run = arena.run(count=3)
+    arena.check()
+    assert arena.counts(run).accepted == 3
+    assert arena.counts(run).other == {}
+    assert arena.store.missing(run) == []
 
 
 def test_a_gap_between_parts_is_an_error_that_says_what_to_do(arena, tmp_path):
