@@ -208,13 +208,18 @@ class Session:
 
     def _take_snapshot(self) -> Snapshot:
         status = self.watch.take([self.plan.run])
-        if self.producer is None and status.runs[0].missing:
+        if self.producer is None and (status.runs[0].missing or not self._all_admitted()):
             self._start_producer()
         return Snapshot(
             status=status,
             restarts=dict(self.restarts),
             phase=self._phase(status.runs[0].state),
         )
+
+    def _all_admitted(self) -> bool:
+        """Whether the whole input is in: a Redis that came back without its last second may say no again."""
+        position = self.store.position(self.plan.run)
+        return position is None or position.ended
 
     def _phase(self, state: State) -> str:
         """What is being done to the run that its state does not say."""
