@@ -21,7 +21,7 @@ from common.store import RunStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-JOBS = 8000
+JOBS = 16_000
 NO_SERVER = "http://127.0.0.1:9"
 
 
