@@ -50,6 +50,8 @@ def settings(*, concurrency: int = 0, high_water: int = 50_000, **generation) ->
         batch_size=500,
         high_water=high_water,
         skip_invalid=False,
+        order="input",
+        order_field=None,
     )
 
 
