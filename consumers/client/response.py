@@ -58,6 +58,7 @@ _TOO_LONG: Final = re.compile(
     r"|(?:max_completion_tokens|max_tokens)\W.{0,20}too large"
     r"|exceeds the maximum allowed length"
     r"|max_tokens=\d+ cannot be greater than max_model_len"
+    r"|max_tokens must be at least 1, got 0"  # vLLM, of what a prompt of just the context leaves
     r"|exceeds? the available context size"
     r"|exceed_context_size_error|context_length_exceeded",
     re.IGNORECASE,

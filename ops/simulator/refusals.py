@@ -155,6 +155,9 @@ def _vllm_length(prompt: int, wanted: int, settings: ServerSettings) -> Refusal 
         return Refusal(status=400, message=message, param="max_tokens")
     if prompt < context:
         return None
+    if prompt == context:
+        message = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
+        return Refusal(status=400, message=message, param="max_tokens")
     # The tokenizer stops at one too many, so the true length is not told.
     message = (
         f"This model's maximum context length is {context} tokens. However, your prompt contains at least "

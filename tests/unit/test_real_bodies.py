@@ -106,6 +106,8 @@ def test_meta_info_without_drafts_is_no_speculation():
         ("vllm", "chat_too_long", FailureKind.TOO_LONG, "at least 2049 input tokens"),
         ("vllm", "chat_very_long", FailureKind.TOO_LONG, "contains 300050 characters"),
         ("vllm", "chat_max_over_ctx", FailureKind.TOO_LONG, "cannot be greater than max_model_len=2048"),
+        ("vllm", "chat_prompt_fills_context", FailureKind.TOO_LONG, "must be at least 1, got 0"),
+        ("vllm", "chat_engine_died", FailureKind.SERVER_FAULT, "EngineCore encountered an issue"),
         ("sglang", "chat_lora_model", FailureKind.BAD_REQUEST, "LoRA is not enabled"),
         ("sglang", "bad_temp_neg", FailureKind.BAD_REQUEST, "got -1.0"),
         ("sglang", "bad_not_json", FailureKind.BAD_REQUEST, "JSON decode error"),
@@ -230,6 +232,7 @@ def refused(dialect: SimulatorDialect, **asked: Any) -> bytes:
 
 
 LONG = [{"role": "user", "content": "word " * 4000}]
+FULL = [{"role": "user", "content": "x" * (4 * (2048 - 11) - 4)}]  # the simulator's count: 2,048 tokens
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,7 @@ LONG = [{"role": "user", "content": "word " * 4000}]
         ("sglang", "bad_no_messages", {"messages": []}),
         ("vllm", "chat_too_long", {"messages": LONG}),
         ("vllm", "chat_max_over_ctx", {"max_tokens": 100_000}),
+        ("vllm", "chat_prompt_fills_context", {"messages": FULL}),
         ("vllm", "chat_wrong_model", {"model": "other"}),
         ("vllm", "bad_temp_neg", {"temperature": -1.0}),
         ("vllm", "bad_temp_99", {"temperature": 99.0}),

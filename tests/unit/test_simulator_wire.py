@@ -272,9 +272,9 @@ PROMPT_TOKENS = 16
             "max_tokens=61 cannot be greater than max_model_len=60",
         ),
         (
-            ServerSettings(dialect="vllm", context=16),
+            ServerSettings(dialect="vllm", context=15),
             {},
-            "maximum context length is 16 tokens. However, your prompt contains at least 17 input tokens",
+            "maximum context length is 15 tokens. However, your prompt contains at least 16 input tokens",
         ),
         (ServerSettings(dialect="llamacpp", context=16), {}, "exceeds the available context size"),
     ],
