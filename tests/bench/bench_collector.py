@@ -140,6 +140,13 @@ def bench_collector(rounds: int) -> Section:
         [
             Row("completions/s to a folder, over the bare core", ratio(folder, floors), "x", ">= 0.8"),
             Row("completions/s to S3, over the bare core", ratio(s3, floors), "x", ">= 0.8"),
+            Row(
+                "CPU a completion, bare core over ours, to a folder",
+                ratio(floors, folder, "ms"),
+                "x",
+                ">= 0.8",
+            ),
+            Row("CPU a completion, bare core over ours, to S3", ratio(floors, s3, "ms"), "x", ">= 0.8"),
             Row("CPU a completion, to a folder", [r["ms"] for r in folder], "ms"),
             Row("CPU a completion, to S3", [r["ms"] for r in s3], "ms"),
             Row("CPU a completion, bare core", [r["ms"] for r in floors], "ms"),
@@ -147,12 +154,16 @@ def bench_collector(rounds: int) -> Section:
             Row("completions/s on this machine, to S3", [r["rate"] for r in s3], "", ">= 5000"),
             Row("completions/s on this machine, bare core", [r["rate"] for r in floors]),
         ],
+        "The collector works with Redis in turn, which reads 3.5 MB a part twice (to seal it and to let "
+        "it go), and waits for Redis's disk once for 16 parts: where other work keeps the cores busy, "
+        "each turn waits for a core again, which the bare core never does. CPU time shows what the work "
+        "itself takes.",
     )
 
 
-def ratio(runs: list[dict[str, float]], floors: list[dict[str, float]]) -> list[float]:
+def ratio(runs: list[dict[str, float]], floors: list[dict[str, float]], what: str = "rate") -> list[float]:
     """Round by round."""
-    return [run["rate"] / base["rate"] for run, base in zip(runs, floors, strict=True)]
+    return [run[what] / base[what] for run, base in zip(runs, floors, strict=True)]
 
 
 def aws(endpoint: str) -> dict[str, str]:
