@@ -38,7 +38,6 @@ ACTIVE: Final = "pm:active"
 LEASE: Final = "pm:lease"
 CONSUMER_PREFIX: Final = "pm:consumer:"
 
-RQ_QUEUES: Final = "rq:queues"
 RQ_SUSPENDED: Final = "rq:suspended"
 QUEUE: Final = f"rq:queue:{QUEUE_NAME}"
 STARTED: Final = f"rq:wip:{QUEUE_NAME}"

@@ -110,16 +110,23 @@ class Performer:
             if position != positions[-1]:
                 turns.append(Turn(position, result.response, result.finish_reason, result.usage, verdict))
                 continue
-            record = self._record(claim, settings, prompt, request, result, verdict=verdict, turns=turns)
             latency = time.perf_counter() - begun
-            line = msgspec.json.encode(
-                msgspec.structs.replace(record, started_at=started_at, latency_s=round(latency, 4))
+            record = self._record(
+                claim,
+                settings,
+                prompt,
+                request,
+                result,
+                verdict=verdict,
+                turns=turns,
+                started_at=started_at,
+                latency_s=round(latency, 4),
             )
             tokens = sum(t.usage.completion_tokens or 0 for t in turns) + (
                 result.usage.completion_tokens or 0
             )
             self.figures.completed(settings.run, verdict, tokens, latency, result.speculation)
-            return Completed(line, verdict, tokens, prompt.id)
+            return Completed(msgspec.json.encode(record), verdict, tokens, prompt.id)
         raise AssertionError("the last position returns")
 
     def _record(
@@ -132,6 +139,8 @@ class Performer:
         *,
         verdict: Verdict,
         turns: list[Turn],
+        started_at: str,
+        latency_s: float,
     ) -> Record:
         return Record(
             run=settings.run,
@@ -146,8 +155,8 @@ class Performer:
             server=self.client.url,
             params=request.params,
             attempts=claim.attempts + claim.tries + 1,
-            started_at="",
-            latency_s=0.0,
+            started_at=started_at,
+            latency_s=latency_s,
             metadata=prompt.metadata,
             sample=prompt.sample if settings.generation.samples > 1 else msgspec.UNSET,
             speculation=result.speculation or msgspec.UNSET,

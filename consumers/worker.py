@@ -42,8 +42,6 @@ AGAIN_S: Final = 0.2
 
 CANCEL_AGAIN_S: Final = 0.2
 
-RQ_STATES: Final = {"working": WorkerStatus.BUSY, "suspended": WorkerStatus.SUSPENDED}
-
 log = get_logger("consumer")
 
 
@@ -174,9 +172,7 @@ class GenerationWorker(BaseWorker):
                     worker_ttl=self.worker_ttl + 60,
                     well=well,
                     badly=badly,
-                    state=RQ_STATES.get(
-                        engine.state, WorkerStatus.IDLE if not engine.tasks else WorkerStatus.BUSY
-                    ),
+                    state=rq_state(engine),
                     figures=self._figures(engine, gate, figures, store),
                 )
                 # Those that ended while the heartbeat was under way are nobody's loss.
@@ -203,7 +199,7 @@ class GenerationWorker(BaseWorker):
         self, engine: Engine, gate: ServerGate, figures: Figures, store: ClaimStore
     ) -> dict[str, Any]:
         state = engine.state
-        if state in ("starting", "working", "ok") and not gate.state.open:
+        if state in ("starting", "working") and not gate.state.open:
             state = "waiting for server"
         return {
             "worker": self.name,
@@ -316,6 +312,13 @@ async def watch(main: asyncio.Task[None], helpers: list[asyncio.Task[None]]) -> 
         main.cancel()
     for task in done:
         task.result()
+
+
+def rq_state(engine: Engine) -> WorkerStatus:
+    """What RQ's tools are to show of the worker."""
+    if engine.state == "suspended":
+        return WorkerStatus.SUSPENDED
+    return WorkerStatus.BUSY if engine.tasks else WorkerStatus.IDLE
 
 
 def asked_concurrency() -> int:

@@ -11,7 +11,7 @@ from common.errors import RunMismatchError, RunNotFoundError
 from common.log import get_logger
 from common.parts import MANIFEST, read_manifest
 from common.records import Manifest
-from common.settings import RunSettings
+from common.settings import GenerationSettings, RunSettings
 from common.storage import Storage
 from common.store.runs import RunStore
 from producer.scan import describe_change
@@ -86,15 +86,12 @@ def _check_same(standing: RunSettings, wanted: RunSettings) -> None:
 
 def changed_settings(standing: RunSettings, wanted: RunSettings) -> list[str]:
     """What differs of the settings that shape the data, as `temperature was 0.6, now 0.7`."""
-    changes = []
-    pairs: list[tuple[Any, Any]] = [(standing.generation, wanted.generation)]
-    for before, now in pairs:
-        for field in before.__struct_fields__:
-            was, asked = getattr(before, field), getattr(now, field)
-            if was != asked:
-                changes.append(f"{field} was {was!r}, now {asked!r}")
-    for field in ("skip_invalid", "order", "order_field"):
-        was, asked = getattr(standing, field), getattr(wanted, field)
-        if was != asked:
-            changes.append(f"{field} was {was!r}, now {asked!r}")
-    return changes
+    named: list[tuple[str, Any, Any]] = [
+        (field, getattr(standing.generation, field), getattr(wanted.generation, field))
+        for field in GenerationSettings.__struct_fields__
+    ]
+    named += [
+        (field, getattr(standing, field), getattr(wanted, field))
+        for field in ("skip_invalid", "order", "order_field")
+    ]
+    return [f"{field} was {was!r}, now {asked!r}" for field, was, asked in named if was != asked]

@@ -62,11 +62,6 @@ class RedisFacts(msgspec.Struct, frozen=True):
     listpack_value: int | None
     system_memory: int = 0
 
-    @property
-    def waits_for_disk(self) -> bool:
-        """Whether `WAITAOF` (Redis 7.2) can tell that data is on disk."""
-        return self.aof and version_tuple(self.version) >= (7, 2)
-
 
 def version_tuple(version: str) -> tuple[int, ...]:
     """`7.2.4` as numbers; parts that are not numbers count as 0."""

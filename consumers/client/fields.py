@@ -56,11 +56,6 @@ def first_int(source: dict[str, Any], *names: str) -> int | None:
     return next((found for name in names if (found := as_int(source.get(name))) is not None), None)
 
 
-def first_float(source: dict[str, Any], *names: str) -> float | None:
-    """The first of `names` that holds a finite number."""
-    return next((found for name in names if (found := as_float(source.get(name))) is not None), None)
-
-
 def sum_ints(rows: list[dict[str, Any]], name: str) -> int | None:
     """The sum of a whole number over a server's ranks; `None` where no rank gives it."""
     found = [number for row in rows if (number := as_int(row.get(name))) is not None]

@@ -11,6 +11,7 @@ import msgspec
 
 from common.errors import UsageError
 from common.settings import QUEUE_NAME, redact_url
+from consumers.client.transport import base_url
 
 BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_S: Final = 30.0
@@ -45,7 +46,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_servers(servers: Sequence[str]) -> list[str]:
-    """The servers as given, without a slash at the end.
+    """The servers' roots, in the order given.
 
     Raises:
         UsageError: there is none, one is no URL, or one is there twice.
@@ -54,9 +55,7 @@ def check_servers(servers: Sequence[str]) -> list[str]:
         raise UsageError("name at least one server: --server http://host:30000")
     cleaned = []
     for url in servers:
-        plain = url.rstrip("/")
-        if "://" not in plain:
-            plain = f"http://{plain}"
+        plain = base_url(url)
         if plain in cleaned:
             raise UsageError(f"the server {redact_url(plain)} is named twice")
         cleaned.append(plain)
@@ -66,7 +65,7 @@ def check_servers(servers: Sequence[str]) -> list[str]:
 def producer(plan: RunPlan, redis_url: str) -> ChildPlan:
     """The producer of a run."""
     argv = [*python("producer.cli"), "enqueue", plan.source, "--run", plan.run, "--output", plan.output]
-    argv += ["--ready-file", str(plan.ready_file)]
+    argv += ["--ready-file", str(plan.ready_file), "--spool", str(plan.state / "spool")]
     return ChildPlan("producer", (*argv, *plan.flags), {"RQ_REDIS_URL": redis_url})
 
 

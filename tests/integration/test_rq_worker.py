@@ -150,6 +150,7 @@ def test_the_stop_job_command_hands_one_job_back(rq, queued, store, slow):
         wait_for(lambda: slow.stats(0)["faults"].get("hang"), "a request that hangs", 30)
         send_stop_job_command(store.client, "r-0", serializer=JSONSerializer)
         wait_for(lambda: store.counts("r").completed == 1, "it is done on the next try", 20)
+        wait_for(lambda: store.client.hget("rq:worker:w", "state") == b"idle", "it is idle", 20)
         worker.signal(signal.SIGTERM)
         worker.ends(0)
     assert store.counts("r").other["handed_back"] == 1

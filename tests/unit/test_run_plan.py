@@ -51,6 +51,7 @@ def test_the_producer_gets_the_flags_that_were_given():
     assert argv[3:5] == ("enqueue", "p.jsonl")
     assert argv[-2:] == ("--top-k", "7")
     assert argv[argv.index("--ready-file") + 1] == "/state/ready"
+    assert argv[argv.index("--spool") + 1] == "/state/spool"
 
 
 def test_the_collector_is_told_how_long_to_wait():
