@@ -20,6 +20,7 @@ VLLM_FULL: Final = (
     "The engine is currently busy and cannot accept new requests. "
     "Please try again later or on a different instance."
 )
+_STREAM_TYPES: Final = {503: "SERVICE_UNAVAILABLE"}
 _LLAMA_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -49,7 +50,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
         if dialect == "vllm":
             return _encode({"error": fields})
         flat = {"object": "error", **fields}
-        return _encode({"error": flat} if nested else flat)
+        if not nested:
+            return _encode(flat)
+        return _encode({"error": {**flat, "type": _STREAM_TYPES.get(self.status, self.type)}})
 
 
 def unauthorized(dialect: Dialect) -> bytes:

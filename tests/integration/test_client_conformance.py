@@ -12,6 +12,7 @@ from consumers.client.conformance import CheckStatus, run_conformance
 
 KEY = "canary-key"
 CONTEXT = 2048
+BUSY = {"full": 503, "fails some": 500}
 DRAFTS = {"spec_accept_rate": 0.6, "spec_accept_length": 2.8, "spec_verify_ct": 9}
 
 
@@ -33,6 +34,8 @@ class Engine:
         if self.flaw != "no key check" and asked.headers.get("authorization") != f"Bearer {KEY}":
             return reply(401, {"error": "Unauthorized"})
         if path == "/v1/chat/completions":
+            if self.flaw in BUSY and b"number 3" in asked.body:
+                return refusal(BUSY[self.flaw], "The request queue is full.")
             return await self.chat(asked)
         if path == "/abort_request":
             self.running[asked.json["rid"]].set()
@@ -120,6 +123,8 @@ async def test_a_sound_server_passes_every_check():
         ("always thinks", "no_thinking", CheckStatus.WARN),
         ("500 for bad values", "bad_value", CheckStatus.WARN),
         ("no key check", "wrong_key", CheckStatus.WARN),
+        ("full", "parallel", CheckStatus.WARN),
+        ("fails some", "parallel", CheckStatus.FAIL),
     ],
 )
 async def test_each_flaw_is_found_by_its_check(flaw, check, status):

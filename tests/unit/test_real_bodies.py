@@ -121,6 +121,8 @@ def test_meta_info_without_drafts_is_no_speculation():
         ("sglang", "chat_aborted_waiting", FailureKind.SERVER_FAULT, '"abort"'),
         ("vllm", "chat_aborted_by_shutdown", FailureKind.SERVER_FAULT, '"abort"'),
         ("vllm", "chat_while_draining", FailureKind.SERVER_FAULT, "cannot schedule new futures"),
+        ("sglang", "chat_queue_full", FailureKind.OVERLOADED, "queue is full"),
+        ("sglang", "chat_wrong_key", FailureKind.UNAUTHORIZED, "Unauthorized"),
         ("vllm", "chat_queue_full", FailureKind.OVERLOADED, "currently busy"),
         ("vllm", "chat_wrong_key", FailureKind.UNAUTHORIZED, "Unauthorized"),
         ("vllm", "chat_wrong_model", FailureKind.NOT_FOUND, "Valid aliases: tiny-qwen3"),
@@ -258,7 +260,11 @@ def test_refusals_are_in_the_real_words(dialect, name, asked):
 
 
 def test_refusals_that_come_before_or_instead_of_work():
-    assert said(queue_full("vllm").body("vllm")) == said(VLLM["chat_queue_full"].body)
+    streamed = SGLANG["stream_queue_full"].body.split(b"\n")[0].removeprefix(b"data: ")
+    assert said(queue_full("sglang").body("sglang", nested=True)) == said(streamed)
+    assert said(unauthorized("sglang")) == said(SGLANG["chat_wrong_key"].body)
+    for dialect, answers in BOTH.items():
+        assert said(queue_full(dialect).body(dialect)) == said(answers["chat_queue_full"].body)
     assert said(draining().body("vllm")) == said(VLLM["chat_while_draining"].body)
     assert said(unauthorized("vllm")) == said(VLLM["chat_wrong_key"].body)
     for dialect, answers in BOTH.items():

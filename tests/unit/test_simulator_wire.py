@@ -362,7 +362,8 @@ def test_error_bodies():
     refusal = Refusal(status=503, message="full", type="503")
     flat = {"object": "error", "message": "full", "type": "503", "param": None, "code": 503}
     assert msgspec.json.decode(refusal.body("sglang")) == flat
-    assert msgspec.json.decode(refusal.body("sglang", nested=True)) == {"error": flat}
+    nested = {"error": {**flat, "type": "SERVICE_UNAVAILABLE"}}
+    assert msgspec.json.decode(refusal.body("sglang", nested=True)) == nested
     assert msgspec.json.decode(refusal.body("vllm"))["error"]["code"] == 503
     assert msgspec.json.decode(refusal.body("llamacpp"))["error"]["type"] == "unavailable_error"
     assert msgspec.json.decode(unauthorized("sglang")) == {"error": "Unauthorized"}
