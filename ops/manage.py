@@ -17,6 +17,7 @@ from common.records import DeadLetter, DeadReason, Verdict
 from common.settings import check_run_name
 from ops.places import Reached, reach
 from ops.runs import check_known
+from ops.screen.words import counted, what_helps
 
 CHUNK: Final = 500
 """Dead letters queued by one script: a moment's work, so that consumers are not kept waiting."""
@@ -64,14 +65,14 @@ def dead(*, run: str, reasons: tuple[str, ...], limit: int | None, as_json: bool
         for letter in shown:
             click.echo(msgspec.json.encode(letter))
         return
-    click.echo(f"run {run}: {_count(len(letters), 'dead letter')}{_by_reason(letters)}")
+    click.echo(f"run {run}: {counted(len(letters), 'dead letter')}{_by_reason(letters)}")
     if not shown:
         return
     console = _console()
     console.print(letter_table(shown, fill=console.is_terminal))
     if len(shown) < len(letters):
         click.echo(f"... and {len(letters) - len(shown):,} more; --limit 0 shows all")
-    click.echo(f"`ops retry {run}` queues them again; --reason and --index choose")
+    click.echo(what_helps(run, [letter.reason for letter in letters]))
 
 
 @click.command("retry")
@@ -94,7 +95,7 @@ def retry(*, run: str, reasons: tuple[str, ...], indices: tuple[int, ...], url: 
         queued = sum(store.revive(run, units[at : at + CHUNK]) for at in range(0, len(units), CHUNK))
         gone = len(store.missing(run))
         consumers = len(store.consumers())
-    click.echo(f"run {run}: queued {_count(queued, 'dead letter')} again")
+    click.echo(f"run {run}: queued {counted(queued, 'dead letter')} again")
     for line in retry_notes(len(letters), len(units), queued, gone=gone):
         click.echo(line)
     if queued:
@@ -171,15 +172,15 @@ def retry_notes(letters: int, usable: int, queued: int, *, gone: int) -> Iterato
         yield "There is no such dead letter; `ops dead` shows those that there are."
     if letters > usable:
         yield (
-            f"{_count(letters - usable, 'line')} of the input cannot be used and so cannot be retried: mend "
+            f"{counted(letters - usable, 'line')} of the input cannot be used and so cannot be retried: mend "
             "them in a file of their own and run that"
         )
     if usable > queued:
-        yield f"{_count(usable - queued, 'dead letter')} had been queued again before, by somebody else"
+        yield f"{counted(usable - queued, 'dead letter')} had been queued again before, by somebody else"
     if gone:
         yield (
-            f"{_count(gone, 'job')} of the run are no longer in Redis: run `producer enqueue`, or `ops run`, "
-            "again with the same input to make them anew"
+            f"{counted(gone, 'job')} of the run are no longer in Redis: run `producer enqueue`, or `ops run`, again "
+            "with the same input to make them anew"
         )
 
 
@@ -188,7 +189,7 @@ def _who_takes_them(reached: Reached, consumers: int) -> str:
         return "No `ops run` is at work on it: run the same command again to go on."
     if not consumers:
         return "No consumer is there to take them: start one, or run the same `ops run` command again."
-    return f"{_count(consumers, 'consumer')} will take them."
+    return f"{counted(consumers, 'consumer')} will take them."
 
 
 def pause_verdicts(reasons: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -214,10 +215,6 @@ def _reach(url: str | None, run: str) -> Reached:
 
 def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else OFF_TERMINAL_WIDTH)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _by_reason(letters: Iterable[DeadLetter]) -> str:

@@ -8,6 +8,7 @@ lets `ops status demo` find it from anywhere.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,10 +35,12 @@ def _pointers() -> Path:
 def remember(run: str, folder: Path) -> None:
     """Let other commands find this run's state folder by its name."""
     pointers = _pointers()
-    pointers.mkdir(parents=True, exist_ok=True)
-    temporary = pointers / f".{run}.{os.getpid()}"
-    temporary.write_text(f"{folder}\n")
-    temporary.replace(pointers / run)
+    # A home that cannot be written, as in a container, costs this convenience alone: --redis does the same.
+    with suppress(OSError):
+        pointers.mkdir(parents=True, exist_ok=True)
+        temporary = pointers / f".{run}.{os.getpid()}"
+        temporary.write_text(f"{folder}\n")
+        temporary.replace(pointers / run)
 
 
 def recall(run: str | None) -> list[Path]:
@@ -91,9 +94,9 @@ def reach(url: str | None, run: str | None, *, wake: bool = False) -> Reached:
     try:
         store.runs()
     except RedisUnavailableError:
-        what = f"run {run}" if run else "a run"
+        what = f"run {run} is not going on" if run else "no run is going on"
         raise RunNotFoundError(
-            f"{what} is not going on here: no `ops run` is at work on it, and there is no Redis at "
+            f"{what} here: no `ops run` is at work on it, and there is no Redis at "
             f"{DEFAULT_REDIS_URL}. Name the Redis with --redis or RQ_REDIS_URL, or run `ops run` again"
         ) from None
     return Reached(store)

@@ -8,6 +8,7 @@ import click
 
 from common.errors import UsageError
 from ops.export.options import DEFAULT_SHARD, ExportOptions, Format, parse_split, parse_verdicts
+from ops.screen.words import counted, size
 
 
 @click.command("export")
@@ -44,8 +45,15 @@ from ops.export.options import DEFAULT_SHARD, ExportOptions, Format, parse_split
     metavar="TOKENIZER",
     help="Make input_ids and loss_mask with this tokenizer, a folder or a name on the Hugging Face hub.",
 )
-@click.option("--max-length", type=int, metavar="TOKENS", help="Cut rows of token ids to this length.")
-@click.option("--workers", type=int, metavar="N", help="Processes that make token ids. [default: one a core]")
+@click.option(
+    "--max-length", type=click.IntRange(1), metavar="TOKENS", help="Cut rows of token ids to this length."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that make token ids. [default: one a core]",
+)
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path),
@@ -97,6 +105,8 @@ def export_command(
         click.echo(f"{summary.url} holds this very export already.")
         return
     for part in summary.splits:
-        click.echo(f"{part.name}: {part.rows} rows in {part.files} files, {part.bytes} bytes")
+        click.echo(
+            f"{part.name}: {counted(part.rows, 'row')} in {counted(part.files, 'file')}, {size(part.bytes)}"
+        )
     left_out = summary.tally.records, summary.census.read
-    click.echo(f"Took {left_out[0]} of {left_out[1]} records; the card is README.md in {summary.url}")
+    click.echo(f"Took {left_out[0]:,} of {left_out[1]:,} records; the card is README.md in {summary.url}")

@@ -132,7 +132,10 @@ def _check_memory(facts: RedisFacts, jobs: int | None, prompt_bytes: float | Non
 
 def check_output(report: StorageReport, *, expected_bytes: float | None) -> list[Check]:
     """The output after it was tried out: written, written twice, read, listed, its clock looked at."""
-    checks = [failed(OUTPUT, "storage", words, "see above; nothing was begun") for words in report.problems]
+    checks = [
+        failed(OUTPUT, "storage", words, "correct --output, its keys or AWS_ENDPOINT_URL")
+        for words in report.problems
+    ]
     checks += [warned(OUTPUT, "storage", words, "a run can go on all the same") for words in report.warnings]
     if not checks:
         told = [f"{report.url}: written, read and listed, create-once {report.create_once.value}"]

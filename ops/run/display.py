@@ -14,7 +14,7 @@ from ops.screen import words
 from ops.screen.layout import screen
 from ops.screen.words import Counted, counts_line
 from ops.status.notices import Level, Notice, notices
-from ops.status.values import RunStatus, Status
+from ops.status.values import RunStatus, State, Status
 
 LINE_EVERY_S: Final = 10.0
 
@@ -64,8 +64,7 @@ class Display:
             self.live.update(self._screen(snapshot, self.live.console))
         elif time.monotonic() - self._lined >= LINE_EVERY_S:
             self._lined = time.monotonic()
-            run = snapshot.run
-            self.console.print(f"{self.run}: {counts_line(run)}; {words.speed(run)}, {words.eta(run)}")
+            self.console.print(f"{self.run}: {_line(snapshot)}", markup=False)
 
     def close(self) -> None:
         """Leave the live screen."""
@@ -74,17 +73,13 @@ class Display:
             self.live = None
 
     def _screen(self, snapshot: Snapshot, console: Console) -> RenderableType:
-        more = []
-        if snapshot.restarts:
-            again = ", ".join(f"{name} x{times}" for name, times in snapshot.restarts.items())
-            more.append(Notice(Level.WARNING, f"started again: {again}"))
         return screen(
             snapshot.status,
             # One column less, so that what the terminal echoes at the end does not begin a line.
             width=console.width - 1,
             height=console.height - 1,
             phase=self._phase if self._phase.startswith("draining") else snapshot.phase,
-            said=notices(snapshot.status, more, tended=True),
+            said=_said(snapshot),
         )
 
     def failed(self, words: str) -> None:
@@ -133,10 +128,26 @@ class Display:
                 listed = ", ".join(f"{kind} {number:,}" for kind, number in tally.items())
                 self.console.print(f"{name}: {listed}", markup=False)
         if run.dead_by_reason:
-            self.console.print(
-                f"See {out}/dead.jsonl; `ops retry {plan.run}` queues them again.", markup=False
-            )
+            helps = words.what_helps(plan.run, run.dead_by_reason)
+            self.console.print(f"See {out}/dead.jsonl; {helps}.", markup=False)
         if snapshot.restarts:
             again = ", ".join(f"{name} x{times}" for name, times in snapshot.restarts.items())
             self.console.print(f"Started again on the way: {again}", markup=False)
         self.console.print(f"Parts are in {out}; prove them with `ops verify {out}`.", markup=False)
+
+
+def _line(snapshot: Snapshot) -> str:
+    """A snapshot as one line; what keeps the run from going on is part of it."""
+    run = snapshot.run
+    parts = [counts_line(run), f"{words.speed(run)}, {words.eta(run)}"]
+    if run.state is not State.RUNNING:
+        parts.append(snapshot.phase or run.state.value)
+    return "; ".join([*parts, *(notice.text for notice in _said(snapshot) if notice.level is not Level.NOTE)])
+
+
+def _said(snapshot: Snapshot) -> list[Notice]:
+    more = []
+    if snapshot.restarts:
+        again = ", ".join(f"{name} x{times}" for name, times in snapshot.restarts.items())
+        more.append(Notice(Level.WARNING, f"started again: {again}"))
+    return notices(snapshot.status, more, tended=True)

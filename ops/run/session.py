@@ -43,10 +43,16 @@ class StateLock:
         """Take the lock.
 
         Raises:
-            UsageError: another `ops run` has it.
+            UsageError: another `ops run` has it, or the folder cannot be made or written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = (folder / "lock").open("w")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / "lock").open("w")
+        except OSError as error:
+            raise UsageError(
+                f"cannot keep working files in {folder}: {error.strerror}. Name another place with --output, "
+                "or with --state for these files alone"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

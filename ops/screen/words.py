@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from common.records import DeadReason
 from ops.status.values import RunStatus
 
 
@@ -60,6 +62,18 @@ def duration(seconds: float) -> str:
     if hours < 48:  # noqa: PLR2004  # two days
         return f"{hours} h {whole % 3600 // 60:02d} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 part`, `1,200 parts`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def what_helps(run: str, reasons: Iterable[str]) -> str:
+    """What can be done about dead letters with these reasons."""
+    if set(reasons) <= {DeadReason.INVALID_LINE}:
+        return "mend the lines in a file of their own and run that: they cannot be retried"
+    return f"`ops retry {run}` queues them again"
 
 
 def size(number: float) -> str:

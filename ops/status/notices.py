@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from common.settings import QUEUE_NAME
+from ops.screen.words import what_helps
 from ops.status.values import Pause, RunStatus, State, Status
 
 MEMORY_SHARE: Final = 0.85
@@ -58,7 +59,7 @@ def _of_run(status: Status, run: RunStatus) -> Iterator[Notice]:
     if run.state is State.FINISHED and run.dead:
         yield Notice(
             Level.NOTE,
-            f"`ops dead {run.run}` shows the dead letters, `ops retry {run.run}` queues them again",
+            f"`ops dead {run.run}` shows the dead letters; {what_helps(run.run, run.dead_by_reason)}",
         )
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from ops.screen.words import counted
 from ops.verify.check import Tallies
 from ops.verify.findings import SHOWN, TITLES, Finding
 
@@ -66,8 +67,9 @@ def words(report: Report) -> Iterator[str]:
     """The report as lines, the verdict last."""
     tallies = report.tallies
     yield f"run {report.run} in {report.output}"
-    yield f"  {report.parts:,} parts, {tallies.completions:,} completions{_listed(tallies.verdicts)}"
-    yield f"  {tallies.dead:,} dead letters{_listed(tallies.dead_by_reason)}"
+    parts, completions = counted(report.parts, "part"), counted(tallies.completions, "completion")
+    yield f"  {parts}, {completions}{_listed(tallies.verdicts)}"
+    yield f"  {counted(tallies.dead, 'dead letter')}{_listed(tallies.dead_by_reason)}"
     thinking = f", {tallies.reasoning_tokens:,} of them thinking" if tallies.reasoning_tokens else ""
     yield f"  tokens: {tallies.prompt_tokens:,} in, {tallies.completion_tokens:,} out{thinking}"
     yield f"  read in {report.seconds:,.1f} s: {report.records_per_s:,.0f} completions/s"

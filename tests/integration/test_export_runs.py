@@ -151,7 +151,7 @@ def test_sigkill_leaves_nothing_at_the_destination_and_is_made_good(tmp_path):
         text=True,
         check=True,
     )
-    assert "Took 4000 of 4000 records" in again.stdout
+    assert "Took 4,000 of 4,000 records" in again.stdout
     export([str(run)], str(tmp_path / "whole"), options(format=Format.PARQUET, shard_size=100))
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
@@ -388,7 +388,7 @@ def test_the_command_says_what_it_made(tmp_path):
     run = write_run(tmp_path, good(30))
     arguments = [str(run), str(tmp_path / "out"), "--format", "sharegpt", "--verdict", "ok,truncated"]
     first = CliRunner().invoke(export_command, arguments, catch_exceptions=False)
-    assert "train: 30 rows in 1 files" in first.output
+    assert "train: 30 rows in 1 file," in first.output
     assert "already" in CliRunner().invoke(export_command, arguments).output
 
 

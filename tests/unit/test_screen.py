@@ -216,3 +216,8 @@ def test_the_pace_of_all_runs_is_said_to_be_that():
     assert words.speed(run(rate_per_s=None)) == "no pace known yet"
     assert words.eta(run(eta_s=None)) == "time left unknown"
     assert words.eta(run(eta_s=0.0)) == "nothing left to do"
+
+
+def test_dead_letters_that_cannot_be_retried_are_not_said_to_be():
+    assert words.what_helps("r", ["invalid_line"]).startswith("mend the lines")
+    assert words.what_helps("r", ["invalid_line", "timeout"]) == "`ops retry r` queues them again"
