@@ -24,7 +24,7 @@ help:
 	@echo 'make install  only install, with everything but the test tools'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make unit     the tests that need no process, port or file: seconds'
-	@echo 'make bench    measure, and write docs/performance.md'
+	@echo 'make bench    measure, and write docs/performance.md; BENCHES="noop http" measures some'
 	@echo 'make chaos    the long chaos run; KILLS=3000 JOBS=900000 SEED=1 change it'
 	@echo 'make audit    look for known vulnerabilities in what is locked'
 	@echo 'make lock     resolve the lock files anew (needs uv)'

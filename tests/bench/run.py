@@ -154,6 +154,8 @@ def main() -> int:
         "--page-only", action="store_true", help="make the page from the figures that are there"
     )
     args = parser.parse_args()
+    # What was started ends with us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failed = 0
     for name in [] if args.page_only else args.names or list(BENCHES):
         print(f"{name}:", file=sys.stderr, flush=True)
