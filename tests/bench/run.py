@@ -10,6 +10,7 @@ import argparse
 import datetime as dt
 import os
 import platform
+import signal
 import sys
 import time
 from importlib import import_module
