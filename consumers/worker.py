@@ -224,10 +224,24 @@ class GenerationWorker(BaseWorker):
             "at": time.time(),
         }
 
+    def register_birth(self) -> None:
+        """As RQ does; a full Redis has no room for it, and needs consumers most of all."""
+        try:
+            super().register_birth()  # type: ignore[no-untyped-call]  # RQ has no types here
+        except redis.exceptions.OutOfMemoryError:
+            log.warning(
+                "redis_full", note="at work all the same; RQ's tools see this worker once there is room"
+            )
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """As RQ does, where there is room for it."""
+        with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+            super().set_state(state, pipeline)
+
     def _register_again(self) -> None:
         """Make this worker known to a Redis that lost it."""
         log.warning("worker_unknown_to_redis", note="registering again")
-        self.register_birth()  # type: ignore[no-untyped-call]  # RQ has no types here
+        self.register_birth()
 
     def _send_strangers_away(self, runs: RunStore) -> None:
         """Shut down stock workers on our queue: they cannot run its jobs, and would only turn them over."""

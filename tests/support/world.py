@@ -199,6 +199,11 @@ class World:
         for process in (*self.simulators, *producer, *self.consumers, *self.collectors):
             process.start()
 
+    def start_rest(self) -> None:
+        """Start everything but the servers."""
+        for process in (self.producer, *self.consumers, *self.collectors):
+            process.start()
+
     def look_after(self) -> None:
         """Do what a supervisor does: start again what ended, and the producer if something is left for it."""
         if not self.redis.alive:
