@@ -16,7 +16,7 @@ from common import crashpoints, keys
 from common.jobs import ForgedJobError, decode_job
 from common.log import get_logger
 from common.records import DeadLetter, DeadReason, PromptJob, Record, Response, Turn, Verdict
-from common.settings import RunSettings
+from common.settings import GenerationSettings, RunSettings
 from common.store.claims import Again, Claim, ClaimStore, Completed, Dead, HandedBack, Outcome, forged
 from common.store.runs import iso_now
 from consumers.client.http import InferenceClient
@@ -79,8 +79,7 @@ class Performer:
         started_at, begun = iso_now(), time.perf_counter()
         answers: dict[int, Response] = {}
         turns: list[Turn] = []
-        # The seed that the policy gave when it asked for another try is the same whenever it is asked again.
-        seed = retry_seed(prompt.unit(settings.generation.samples), claim.tries) if claim.tries else None
+        seed = seed_for(prompt, settings.generation, claim.tries)
         for position in positions:
             history = history_for(prompt.messages, position, answers)
             request = build_request(prompt, settings.generation, self.gate.info, messages=history, seed=seed)
@@ -257,3 +256,14 @@ class Performer:
             speculation=result.speculation,
             accept_max=float(drafts) if drafts else None,
         )
+
+
+def seed_for(prompt: PromptJob, generation: GenerationSettings, tries: int) -> int | None:
+    """The seed to ask for, if one is needed: another for every try, and for every sample where none is set.
+
+    It is the same whenever that try of that sample is made again. Servers without seeds ignore it.
+    """
+    seeded = "seed" in prompt.params or "seed" in generation.extra_body
+    if tries or (generation.samples > 1 and not seeded):
+        return retry_seed(prompt.unit(generation.samples), tries)
+    return None

@@ -12,7 +12,7 @@ from common.store.claims import Again, Claim, Completed, Dead, HandedBack
 from consumers.client.info import ServerInfo
 from consumers.client.outcome import Failure, FailureKind, Success
 from consumers.figures import Figures
-from consumers.perform import LAST_ERROR_CHARS, Performer
+from consumers.perform import LAST_ERROR_CHARS, Performer, seed_for
 from consumers.quality.policy import retry_seed
 
 GOOD = "A whole and honest answer to what was asked."
@@ -310,3 +310,21 @@ async def test_a_fault_in_a_later_turn_is_the_jobs():
     assert isinstance(outcome, Dead)
     assert outcome.letter.reason is DeadReason.TOO_LONG
     assert job.figures.completions == 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "tries", "params", "seeded"),
+    [
+        (1, 0, {}, False),
+        (1, 1, {}, True),
+        (3, 0, {}, True),
+        (3, 0, {"seed": 7}, False),
+        (3, 1, {"seed": 7}, True),
+    ],
+)
+def test_tries_and_samples_differ_by_their_seed(samples, tries, params, seeded):
+    generation = GenerationSettings(samples=samples)
+    jobs = [PromptJob(index=5, id="a", messages=[], params=params, sample=n) for n in range(samples)]
+    seeds = [seed_for(job, generation, tries) for job in jobs]
+    assert all((seed is not None) == seeded for seed in seeds)
+    assert len(set(seeds)) == (samples if seeded else 1)
