@@ -179,8 +179,8 @@ def retry_notes(letters: int, usable: int, queued: int, *, gone: int) -> Iterato
         yield f"{counted(usable - queued, 'dead letter')} had been queued again before, by somebody else"
     if gone:
         yield (
-            f"{counted(gone, 'job')} of the run are no longer in Redis: run `producer enqueue`, or `ops run`, again "
-            "with the same input to make them anew"
+            f"{counted(gone, 'job')} of the run are no longer in Redis: run `producer enqueue`, or "
+            "`ops run`, with the same input again to make them anew"
         )
 
 

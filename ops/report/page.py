@@ -11,6 +11,7 @@ from ops.report import load, sections
 from ops.report.markup import Html, el
 from ops.report.reader import samples
 from ops.report.reading import Reading
+from ops.screen.words import counted
 
 _LINKS = (
     ("figures", "Figures"),
@@ -57,7 +58,7 @@ def page(reading: Reading, more: Html = NOTHING) -> str:
     top = el(
         "header",
         el("h1", el("bdi", manifest.run), " ", el("span", state, class_="state")),
-        el("p", f"{reading.place}, {len(manifest.parts):,} parts, as of {written}", class_="note"),
+        el("p", f"{reading.place}, {counted(len(manifest.parts), 'part')}, as of {written}", class_="note"),
         el("nav", *(el("a", words, href=f"#{name}") for name, words in _LINKS), aria_label="Sections"),
     )
     main = el(

@@ -15,6 +15,7 @@ from ops.report.markup import Html, el, join
 from ops.report.pieces import note, pairs, section, table, tile, verdict_style
 from ops.report.reading import Faults, Reading
 from ops.report.scale import duration, number, share, short
+from ops.screen.words import counted
 
 _ERROR_SHOWN = 500
 """Characters of a dead letter's last error."""
@@ -48,7 +49,7 @@ def headline(reading: Reading) -> Html:
         rate = gathered.records / span
         tiles += [
             tile("Throughput", f"{short(total.output / span)} tok/s", f"{number(rate)} completions/s"),
-            tile("At work for", duration(span), f"{len(gathered.servers)} servers"),
+            tile("At work for", duration(span), counted(len(gathered.servers), "server")),
         ]
     if progress and progress.eta_s is not None and progress.state != "finished":
         tiles.append(tile("Left", duration(progress.eta_s), "at the present rate"))

@@ -141,6 +141,7 @@ class Session:
             if code == DONE or self.plan.ready_file.exists():
                 return None
             time.sleep(TICK_S / 5)
+        self.display.interrupted(None, self.plan)
         return INTERRUPTED
 
     # Watch
@@ -250,9 +251,7 @@ class Session:
             self.producer.signal(signal.SIGTERM)
         for child in self.consumers:
             child.signal(signal.SIGTERM)
-        self.display.phase(
-            f"draining: jobs in flight get {self.plan.drain_timeout:.0f} s; Ctrl-C again hands them back"
-        )
+        self.display.phase(f"draining for {self.plan.drain_timeout:.0f} s at most; Ctrl-C again hands back")
         deadline = time.monotonic() + self.plan.drain_timeout + 10
         pushed = 1
         while any(child.alive for child in self.consumers) and time.monotonic() < deadline:
