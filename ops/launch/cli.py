@@ -62,9 +62,19 @@ _DRAIN_SPARE: Final = 60.0
 @click.option("--stage-dir", default=_SHM, show_default=True, type=click.Path(path_type=Path))
 @click.option("--consumers", is_flag=True, help="Start an RQ worker beside each server.")
 @click.option("--log-dir", default=Path("launch-logs"), show_default=True, type=click.Path(path_type=Path))
-@click.option("--stagger", default=10.0, show_default=True, help="Seconds from one start to the next.")
 @click.option(
-    "--start-timeout", default=1800.0, show_default=True, help="Seconds until a server must be ready."
+    "--stagger",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds from one start to the next.",
+)
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(1),
+    default=1800.0,
+    show_default=True,
+    help="Seconds until a server must be ready.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the commands and do nothing.")
 def launch(**options: Any) -> None:

@@ -21,6 +21,8 @@ from ops.simulator.text import warm_up
 _EPILOG: Final = """A fault is KIND, KIND:name=value,name=value, JSON, or a .json file. Names: share, first,
 skip, containing, after, until, seconds, server. Kinds: """ + ", ".join(FaultKind)
 
+LAST_PORT: Final = 65_535
+
 _DEFAULTS: Final = ServerSettings()
 
 
@@ -56,7 +58,7 @@ def _faults(_context: click.Context, _parameter: click.Parameter, values: tuple[
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=click.IntRange(0, LAST_PORT),
     default=30000,
     show_default=True,
     help="First port; 0: free ones.",
@@ -136,6 +138,8 @@ def simulate(**options: Any) -> None:
     GET /sim/stats tells what a server counted, POST /sim/faults and /sim/slots change it while it runs.
     """
     servers, host, port = (options.pop(name) for name in ("servers", "host", "port"))
+    if port + servers - 1 > LAST_PORT:
+        raise click.BadParameter(f"{servers} servers from port {port} on go past port {LAST_PORT}")
     faults = cast("list[Fault]", options.pop("faults"))
     options["dialect"] = cast("Dialect", options["dialect"])
     try:
