@@ -174,12 +174,12 @@ def bench_auto(rounds: int) -> Section:
                     flags = [*speed(rate, slots), "--slots", str(slots)]
                     with harness.simulators(*flags) as urls:
                         found = single(url, urls[0], int(rate * seconds), concurrency)
-                    rates.append(found["rate"])
+                    rates.append(found["share"])
                     waited[concurrency].append(found["waiting"])
             best = max(
                 (name for name in seen if name != "auto"), key=lambda name: statistics.median(seen[name])
             )
-            say(f"{slots} slots: " + ", ".join(f"{k} {statistics.median(v):.1f}/s" for k, v in seen.items()))
+            say(f"{slots} slots: " + ", ".join(f"{k} {statistics.median(v):.4f}" for k, v in seen.items()))
             rows.append(
                 Row(
                     f"{slots} slots: `auto` over the best fixed ({best})",
@@ -190,7 +190,7 @@ def bench_auto(rounds: int) -> Section:
             )
             rows += [
                 Row(
-                    f"{slots} slots: completions/s, {name}",
+                    f"{slots} slots: busy slots, {name}",
                     rates,
                     "",
                     "",
@@ -200,17 +200,17 @@ def bench_auto(rounds: int) -> Section:
             ]
     return Section(
         "`--concurrency auto`",
-        f"One simulated server at a time, of 16, 48 and 128 slots that end about {rate:.0f} "
-        "requests/s when all "
-        "are busy; rates between the moment when every slot was busy and the end of the queue. `auto` "
-        "sees what the server tells of its load; how many requests waited in the server's queue at most "
-        "is in brackets.",
+        f"One simulated server at a time, of 16, 48 and 128 slots that end about {rate:.0f} requests/s when "
+        "all are busy: the share of slot-seconds that were busy, by the server's own count, from an "
+        "eighth of the jobs until the queue ran dry; completions/s are in proportion to it. `auto` sees "
+        "what the server tells of its load; how many requests waited in the server's queue at most is in "
+        "brackets.",
         rows,
     )
 
 
 def single(url: str, server: str, jobs: int, concurrency: str) -> dict[str, float]:
-    """One consumer on one server: completions/s while it was full or as full as it got."""
+    """One consumer on one server: how busy it was in between, and how many requests waited there at most."""
     harness.flush(url)
     harness.admit(url, harness.settings("bench", "/nowhere", jobs), jobs)
     store = RunStore.from_url(url)
@@ -231,11 +231,12 @@ def single(url: str, server: str, jobs: int, concurrency: str) -> dict[str, floa
             return found
 
         harness.until("some completions", lambda: stats()["completions"] >= jobs / 8, within=120)
-        begun, before = time.time(), stats()["completions"]
+        begun = time.time()
         harness.until(
             "an empty queue",
             lambda: stats() and not store.client.llen("rq:queue:completions"),
             within=300,
         )
-        took, done = time.time() - begun, stats()["completions"] - before
-    return {"rate": done / took, "waiting": waiting}
+        dry = time.time()
+        busy = harness.get_json(f"{server}/sim/stats?since={begun}&until={dry}")["occupancy"]
+    return {"share": busy["share"], "waiting": waiting}
