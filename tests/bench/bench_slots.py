@@ -164,7 +164,7 @@ def shares(runs: list[dict[str, float]]) -> list[float]:
 def bench_auto(rounds: int) -> Section:
     """`--concurrency auto` beside fixed numbers, on small, middle and large servers."""
     rows = []
-    seconds, rate = 8, 40.0
+    seconds, rate = 12, 40.0
     with harness.redis_server() as url:
         for slots in (16, 48, 128):
             seen: dict[str, list[float]] = {"auto": [], "16": [], "48": [], "64": [], "256": []}
@@ -202,7 +202,7 @@ def bench_auto(rounds: int) -> Section:
         "`--concurrency auto`",
         f"One simulated server at a time, of 16, 48 and 128 slots that end about {rate:.0f} requests/s when "
         "all are busy: the share of slot-seconds that were busy, by the server's own count, from an "
-        "eighth of the jobs until the queue ran dry; completions/s are in proportion to it. `auto` sees "
+        "eighth of the jobs to six tenths of them; completions/s are in proportion to it. `auto` sees "
         "what the server tells of its load; how many requests waited in the server's queue at most is in "
         "brackets.",
         rows,
@@ -213,7 +213,6 @@ def single(url: str, server: str, jobs: int, concurrency: str) -> dict[str, floa
     """One consumer on one server: how busy it was in between, and how many requests waited there at most."""
     harness.flush(url)
     harness.admit(url, harness.settings("bench", "/nowhere", jobs), jobs)
-    store = RunStore.from_url(url)
     env = harness.environment(
         SGLANG_URL=server,
         RQ_REDIS_URL=url,
@@ -222,7 +221,9 @@ def single(url: str, server: str, jobs: int, concurrency: str) -> dict[str, floa
         PROMPTMILL_LOG_LEVEL="ERROR",
     )
     waiting = 0
-    with harness.running(harness.command("rq", "worker", "completions"), env, stderr=subprocess.DEVNULL):
+    with harness.running(
+        harness.command("rq", "worker", "completions"), env, stderr=subprocess.DEVNULL
+    ) as process:
 
         def stats() -> dict[str, Any]:
             nonlocal waiting
@@ -232,11 +233,8 @@ def single(url: str, server: str, jobs: int, concurrency: str) -> dict[str, floa
 
         harness.until("some completions", lambda: stats()["completions"] >= jobs / 8, within=120)
         begun = time.time()
-        harness.until(
-            "an empty queue",
-            lambda: stats() and not store.client.llen("rq:queue:completions"),
-            within=300,
-        )
+        harness.until("more completions", lambda: stats()["completions"] >= jobs * 0.6, within=300)
         dry = time.time()
         busy = harness.get_json(f"{server}/sim/stats?since={begun}&until={dry}")["occupancy"]
+        process.kill()
     return {"share": busy["share"], "waiting": waiting}
