@@ -38,6 +38,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         active: names of those not finished.
         used_memory: bytes that Redis uses.
         max_memory: bytes that it may use; 0 is no limit.
+        disk_ok: whether its append-only file could be written last time; while it cannot, Redis takes no data.
         suspended: whether `rq suspend` holds all workers.
         listed: jobs in the queue's list.
         scheduled: jobs that wait for another try.
@@ -54,6 +55,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     active: list[str]
     used_memory: int
     max_memory: int
+    disk_ok: bool
     suspended: bool
     listed: int
     scheduled: int
@@ -100,6 +102,7 @@ def look_around(store: RunStore) -> Surroundings:
         pipe.smembers(keys.RUNS)
         pipe.smembers(keys.ACTIVE)
         pipe.info("memory")
+        pipe.info("persistence")
         pipe.exists(keys.RQ_SUSPENDED)
         pipe.llen(keys.QUEUE)
         pipe.zcard(keys.SCHEDULED)
@@ -107,7 +110,7 @@ def look_around(store: RunStore) -> Surroundings:
         pipe.zcard(keys.FAILED)
         pipe.exists(keys.LEASE)
         pipe.smembers(keys.QUEUE_WORKERS)
-        (seconds, micros), runs, active, memory, suspended, *lengths, lease, workers = pipe.execute()
+        (seconds, micros), runs, active, memory, disk, suspended, *lengths, lease, workers = pipe.execute()
     listed, scheduled, started, failed = lengths
     at = seconds + micros / 1e6
     names = sorted(key.decode().removeprefix("rq:worker:") for key in workers)
@@ -118,6 +121,7 @@ def look_around(store: RunStore) -> Surroundings:
         active=sorted(name.decode() for name in active),
         used_memory=int(memory.get("used_memory", 0)),
         max_memory=int(memory.get("maxmemory", 0)),
+        disk_ok=disk.get("aof_last_write_status", "ok") == "ok",
         suspended=bool(suspended),
         listed=listed,
         scheduled=scheduled,

@@ -92,6 +92,10 @@ def _around(status: Status) -> Iterator[Notice]:
     if status.silent:
         named = [f"{one.host} pid {one.pid} for {one.seconds:.0f} s" for one in status.silent]
         yield Notice(Level.WARNING, f"consumers without a sign of life: {_few(named)}")
+    if not status.disk_ok:
+        yield Notice(
+            Level.BAD, "Redis cannot write to its disk, so all stands still: make room there, and it goes on"
+        )
     used, limit = status.memory.used, status.memory.limit
     if limit and used > limit * MEMORY_SHARE:
         yield Notice(

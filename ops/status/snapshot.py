@@ -74,6 +74,7 @@ def status_of(around: Surroundings, looks: Iterable[RunLook], measured: Mapping[
         suspended=around.suspended,
         queue=Queue(around.listed, around.scheduled, around.started, around.failed),
         memory=Memory(around.used_memory, around.max_memory),
+        disk_ok=around.disk_ok,
     )
 
 

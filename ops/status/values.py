@@ -137,3 +137,4 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     suspended: bool
     queue: Queue
     memory: Memory
+    disk_ok: bool = True

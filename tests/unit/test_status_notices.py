@@ -31,6 +31,7 @@ def test_of_a_healthy_run_nothing_is_said():
         (status(stock_workers=list("abcde")), BAD, "stock RQ workers on this queue (a, b, c and 2 more)"),
         (status(silent=[Silent("w", "gpu1", 77, 61.4)]), WARNING, "gpu1 pid 77 for 61 s"),
         (status(memory=Memory(90, 100)), WARNING, "Redis uses 90% of its memory"),
+        (status(disk_ok=False), BAD, "Redis cannot write to its disk"),
         (status(run(state=State.FINISHED, active=False)), NOTE, "`ops retry main`"),
         (
             status(run(paused=[Pause(scope="http://s", sentence="Bad answers.", samples=["x"])])),
