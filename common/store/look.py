@@ -38,7 +38,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         active: names of those not finished.
         used_memory: bytes that Redis uses.
         max_memory: bytes that it may use; 0 is no limit.
-        disk_ok: whether its append-only file could be written last time; while it cannot, Redis takes no data.
+        disk_ok: whether its append-only file could be written; while it cannot, Redis takes no data.
         suspended: whether `rq suspend` holds all workers.
         listed: jobs in the queue's list.
         scheduled: jobs that wait for another try.
