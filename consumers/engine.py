@@ -29,6 +29,9 @@ SUSPECT_DEATHS: Final = 2
 REDIS_BACKOFF_S: Final = 0.25
 REDIS_BACKOFF_MOST_S: Final = 5.0
 FLUSH_S: Final = 5.0
+EXCHANGE_MOST: Final = 128
+"""Jobs that end, and that are claimed, in one exchange: Redis serves nobody else meanwhile."""
+
 DEEP_QUEUE: Final = 4
 """Jobs are claimed ahead while the queue holds this many times what is claimed: never the last ones."""
 
@@ -157,7 +160,7 @@ class Engine:
             # The answer to a claim may have been lost: what we do not know of goes back.
             await self.store.disown(list(self.held.values()))
             self._resync = False
-        ended, self._ended = self._ended, []
+        ended, self._ended = self._ended[:EXCHANGE_MOST], self._ended[EXCHANGE_MOST:]
         suspects = 0 if any(claim.deaths >= SUSPECT_DEATHS for claim in self.held.values()) else 1
         try:
             finish, reply = await self.store.exchange(
@@ -212,7 +215,7 @@ class Engine:
         want = room + min(self._ahead, limit)
         if self.limits.max_jobs is not None:
             want = min(want, self.limits.max_jobs - self.started)
-        return want
+        return min(want, EXCHANGE_MOST)
 
     def _over(self) -> bool:
         if self.held:
