@@ -23,7 +23,7 @@ KEY = "canary-key"
             "vllm",
             "0.32.0",
             True,
-            {"effective_running": "warn", "speculation": "skip", "request_id": "skip", "abort": "skip"},
+            {"effective_running": "warn", "speculation": "skip", "abort": "skip"},
         ),
         ("llamacpp", "", True, {"speculation": "skip", "request_id": "skip", "abort": "skip"}),
     ],
