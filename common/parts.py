@@ -167,10 +167,19 @@ def iter_blocks(
         for text in iter_texts(data, name=row.key):
             yield row, count + 1, text
             count += text.count(b"\n")
-        if count != row.records:
-            raise OutputError(
-                f"{row.key} in {storage.url} holds {count} records, the manifest says {row.records}"
-            )
+        check_count(storage, row, count)
+
+
+def check_count(storage: Storage, row: PartRow, count: int) -> None:
+    """See that a part holds as many records as the manifest says.
+
+    Raises:
+        OutputError: it does not.
+    """
+    if count != row.records:
+        raise OutputError(
+            f"{row.key} in {storage.url} holds {count} records, the manifest says {row.records}"
+        )
 
 
 def iter_parts(

@@ -6,7 +6,7 @@ several times what the text itself does.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -37,15 +37,15 @@ ROW_SCHEMA: Final = pa.schema([(name, _arrow(kind)) for name, kind in schema.ROW
 TOKEN_SCHEMA: Final = pa.schema([(name, _arrow(kind)) for name, kind in schema.TOKENS.items()])
 
 
-def weigh_record(record: Columnar) -> int:
-    """About how much text a record has, in characters."""
-    answer = record.response
-    return len(answer.content or "") + len(answer.reasoning_content or "") + 1000
+def weigh_records(records: Sequence[Columnar]) -> int:
+    """About how much text records have, in characters."""
+    answers = [record.response for record in records]
+    return sum([len(answer.content or "") + len(answer.reasoning_content or "") + 1000 for answer in answers])
 
 
-def weigh_tokens(row: TokenRow) -> int:
-    """About how many bytes a row of token ids takes."""
-    return len(row.ids)
+def weigh_tokens(rows: Sequence[TokenRow]) -> int:
+    """About how many bytes rows of token ids take."""
+    return sum([len(row.ids) for row in rows])
 
 
 def record_table(records: Sequence[Columnar]) -> pa.Table:
@@ -102,7 +102,7 @@ def _struct(kind: pa.DataType, items: Sequence[Any]) -> Any:
 
 
 def _messages(kind: pa.DataType, values: Sequence[Sequence[Message]]) -> Any:
-    flat = [row_message(message) for messages in values for message in messages]
+    flat = [row_message(message) for message in chain.from_iterable(values)]
     return pa.ListArray.from_arrays(_offsets(map(len, values)), _struct(kind.value_type, flat))
 
 

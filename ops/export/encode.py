@@ -24,16 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from concurrent.futures import Future
 
-CHUNK: Final = 128
-"""Records that are encoded together."""
-
-
-class Chunk(msgspec.Struct, frozen=True):
-    """Records of one shard, in order: lines of a part, or what `decoder_for` made of them."""
-
-    split: int
-    shard: int
-    records: list[Any]
+    from ops.export.chunks import Chunk
 
 
 class Encoded(msgspec.Struct, frozen=True):

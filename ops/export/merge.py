@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -61,7 +62,7 @@ def find_winners(sources: Sequence[Source], verdicts: Sequence[Verdict], buckets
     ranks = {verdict: rank for rank, verdict in enumerate(verdicts)}
     decoder = msgspec.json.Decoder(_Head)
     for source in sources:
-        for head in iter_source(source, decoder):
+        for head in chain.from_iterable(iter_source(source, decoder)):
             rank = ranks.get(head.verdict)
             if rank is None:
                 continue

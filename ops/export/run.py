@@ -6,7 +6,8 @@ import hashlib
 import importlib.metadata
 import shutil
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -14,8 +15,9 @@ from common.errors import UsageError
 from common.storage import open_storage
 from ops.export.card import CARD, Report, SplitInfo, make_card
 from ops.export.chat import Chat
+from ops.export.chunks import SplitQueue
 from ops.export.destination import WorkFolder, open_destination
-from ops.export.encode import CHUNK, Chunk, decoder_for, encode_all, usable_cores
+from ops.export.encode import decoder_for, encode_all, usable_cores
 from ops.export.errors import ExportError
 from ops.export.merge import find_winners
 from ops.export.options import ExportOptions, Format, check_options
@@ -23,19 +25,23 @@ from ops.export.select import HEADS, Census, Selection, Splitter
 from ops.export.shards import Shards, write_durably
 from ops.export.sources import Source, iter_source, iter_source_lines, open_source
 from ops.export.spill import Buckets, Shuffler
-from ops.export.tally import Tally, check, total
+from ops.export.tally import Tally, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from ops.export.chunks import Chunk
     from ops.export.merge import Winners
     from ops.export.select import Head
 
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 """Rises when the same options would give other bytes."""
 _TEXT_PER_STORED: Final = 8
 """How much larger than its parts a run's text is taken to be, at most, when spilling it."""
+
+Block: TypeAlias = "tuple[list[str], list[Any]]"
+"""Some records, and before them their ids."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +153,7 @@ def _write(chunks: Iterator[Chunk], options: ExportOptions, shards: Shards, work
     try:
         with closing(encode_all(chunks, options, workers=workers)) as made:
             for encoded in made:
-                so_far = total([so_far, encoded.tally])
+                so_far.add(encoded.tally)
                 if shards.add(encoded):
                     _judge(so_far, options, done=False)
         shards.close()
@@ -157,66 +163,50 @@ def _write(chunks: Iterator[Chunk], options: ExportOptions, shards: Shards, work
 
 def _records(
     work: Path, sources: list[Source], options: ExportOptions, winners: Winners | None, census: Census
-) -> Iterator[tuple[str, Any]]:
-    """The selected records in their final order with their ids: as lines, or decoded where that is of use."""
+) -> Iterator[Block]:
+    """The selected records in their final order: as lines, or decoded where that is of use."""
     if options.shuffle is None and options.tokenize is None:
         for source in sources:
             selection = Selection(source, options, winners=winners, census=census)
-            for record in iter_source(source, decoder_for(options), skip=selection.skip):
-                if selection.takes(record):
-                    yield record.id, record
+            for records in iter_source(source, decoder_for(options), skip=selection.skip):
+                taken = list(compress(records, selection.chosen(records)))
+                yield [record.id for record in taken], taken
             selection.finish()
         return
     # Token ids are made in other processes and shuffling goes by way of files: both from whole lines.
-    lines = _lines(sources, options, winners, census)
+    blocks = _lines(sources, options, winners, census)
     if options.shuffle is None:
-        for line, head in lines:
-            yield head.id, line
+        for heads, lines in blocks:
+            yield [head.id for head in heads], lines
         return
     shuffler = Shuffler(Buckets(work / "shuffle", _text_bytes(sources)), options.shuffle)
-    for line, head in lines:
-        shuffler.add(f"{head.sample}:{head.id}", line)
+    for heads, lines in blocks:
+        for head, line in zip(heads, lines, strict=True):
+            shuffler.add(f"{head.sample}:{head.id}", line)
     for line in shuffler.drain():
-        yield HEADS.decode(line).id, line
+        yield [HEADS.decode(line).id], [line]
 
 
 def _lines(
     sources: list[Source], options: ExportOptions, winners: Winners | None, census: Census
-) -> Iterator[tuple[bytes, Head]]:
+) -> Iterator[tuple[list[Head], list[bytes]]]:
     for source in sources:
         selection = Selection(source, options, winners=winners, census=census)
-        for line, head in iter_source_lines(source, HEADS, skip=selection.skip):
-            if selection.takes(head):
-                yield line, head
+        for block in iter_source_lines(source, HEADS, skip=selection.skip):
+            taken = list(compress(block, selection.chosen([head for _, head in block])))
+            yield [head for _, head in taken], [line for line, _ in taken]
         selection.finish()
 
 
-def _chunks(records: Iterator[tuple[str, Any]], options: ExportOptions, shards: Shards) -> Iterator[Chunk]:
+def _chunks(blocks: Iterator[Block], options: ExportOptions, shards: Shards) -> Iterator[Chunk]:
     """Group records by shard; those of finished shards are passed over."""
-    split_of = Splitter(options.split)
-    size = options.shard_size
-    counts = [0] * len(options.split)
-    waiting: list[list[Any]] = [[] for _ in options.split]
-    number = [0] * len(options.split)
-    done = [shards.has(split, 0) for split in range(len(options.split))]
-    for prompt_id, record in records:
-        split = split_of(prompt_id)
-        shard = counts[split] // size if size else 0
-        counts[split] += 1
-        if shard != number[split]:
-            if waiting[split]:
-                yield Chunk(split, number[split], waiting[split])
-                waiting[split] = []
-            number[split], done[split] = shard, shards.has(split, shard)
-        if done[split]:
-            continue
-        waiting[split].append(record)
-        if len(waiting[split]) >= CHUNK:
-            yield Chunk(split, shard, waiting[split])
-            waiting[split] = []
-    for split, rest in enumerate(waiting):
-        if rest:
-            yield Chunk(split, number[split], rest)
+    splitter = Splitter(options.split)
+    queues = [SplitQueue(split, options.shard_size, shards.has) for split in range(len(options.split))]
+    for ids, records in blocks:
+        for split, its in splitter.divide(ids, records):
+            yield from queues[split].add(its)
+    for queue in queues:
+        yield from queue.rest()
 
 
 def _splits(shards: Shards, options: ExportOptions) -> list[SplitInfo]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -13,12 +13,14 @@ from ops.export.options import cuts_of
 from ops.export.sources import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from common.parts import OutputError
     from ops.export.merge import Winners
     from ops.export.options import ExportOptions
     from ops.export.sources import Source
+
+T = TypeVar("T")
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -68,15 +70,18 @@ class Selection:
         """What to do about a part that is missing or damaged: nothing to be done unless gaps are allowed."""
         return self.lose if self._options.allow_gaps else None
 
-    def takes(self, head: Any) -> bool:
-        """Whether the export takes a record with the fields of a `Head`.
+    def chosen(self, heads: Sequence[Any]) -> list[bool]:
+        """Tell of each record, which has the fields of a `Head`, whether the export takes it.
 
         Raises:
-            GapsError: it was there before, and gaps are not allowed.
+            GapsError: one was there before, and gaps are not allowed.
         """
-        sample = 0 if head.sample is msgspec.UNSET else head.sample
-        verdict = str(head.verdict)
-        self._verdicts[verdict] += 1
+        verdicts = [str(head.verdict) for head in heads]
+        self._verdicts.update(verdicts)
+        return list(map(self._takes, heads, verdicts))
+
+    def _takes(self, head: Any, verdict: str) -> bool:
+        sample = head.sample or 0  # UNSET in a whole record
         unit = self._ledger.unit(head.index, sample)
         if not self._ledger.mark(unit):
             if not self._options.allow_gaps:
@@ -118,3 +123,13 @@ class Splitter:
             return 0
         digest = hashlib.blake2b(prompt_id.encode(), digest_size=8, person=b"split").digest()
         return bisect_right(self._cuts, int.from_bytes(digest, "big"))
+
+    def divide(self, ids: Sequence[str], records: list[T]) -> Iterator[tuple[int, list[T]]]:
+        """Yield the records of each split, given their prompts' ids."""
+        if not self._cuts:
+            yield 0, records
+            return
+        found: dict[int, list[T]] = {}
+        for prompt_id, record in zip(ids, records, strict=True):
+            found.setdefault(self(prompt_id), []).append(record)
+        yield from sorted(found.items())

@@ -8,6 +8,7 @@ counts; a shard whose file is as its note says is never made again.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ from ops.export.tally import Tally, total
 from ops.export.writers import JsonlWriter, ParquetWriter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from pathlib import Path
 
     from ops.export.encode import Encoded
@@ -47,6 +49,8 @@ class Shards:
         self._journal = work / "journal"
         self._open: dict[int, _Open] = {}
         self._notes: dict[tuple[int, int], Note] = {}
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="finisher")
+        self._finishing: Future[None] | None = None
         self.kept = 0
         for split, name in enumerate(self._names):
             (self._tree / name).mkdir(parents=True, exist_ok=True)
@@ -86,24 +90,38 @@ class Shards:
             writer = self._writer(self._temporary(encoded.split, encoded.shard))
             current = self._open[encoded.split] = _Open(encoded.shard, writer)
         current.writer.add(encoded.rows)
-        current.tally = total([current.tally, encoded.tally])
+        current.tally.add(encoded.tally)
         return finished
 
     def close(self) -> None:
         """Finish the shards that are open."""
         for split in sorted(self._open):
             self._finish(split)
+        self._wait()
 
     def abandon(self) -> None:
         """Let go of the shards that are open; they are made anew another time."""
+        self._finisher.shutdown(wait=True)
         for shard in self._open.values():
             shard.writer.abandon()
         self._open.clear()
 
     def _finish(self, split: int) -> None:
-        shard = self._open[split]
-        size = shard.writer.close()
-        del self._open[split]
+        """Finish a split's open shard while others are filled; its errors come when the next is finished."""
+        self._wait()
+        self._finishing = self._finisher.submit(self._complete, split, self._open.pop(split))
+
+    def _wait(self) -> None:
+        last, self._finishing = self._finishing, None
+        if last is not None:
+            last.result()
+
+    def _complete(self, split: int, shard: _Open) -> None:
+        try:
+            size = shard.writer.close()
+        except BaseException:
+            shard.writer.abandon()
+            raise
         temporary, path = self._temporary(split, shard.number), self._path(split, shard.number)
         if shard.tally.rows:
             temporary.replace(path)
@@ -133,7 +151,7 @@ class Shards:
             path,
             schema=columns.TOKEN_SCHEMA if tokens else columns.ROW_SCHEMA,
             table=columns.token_table if tokens else columns.record_table,
-            weigh=columns.weigh_tokens if tokens else columns.weigh_record,
+            weigh=columns.weigh_tokens if tokens else columns.weigh_records,
         )
 
     def _path(self, split: int, number: int) -> Path:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from common.missing import samples_of
-from common.parts import MANIFEST, decode_line, iter_blocks, iter_dead_letters, read_manifest
+from common.parts import (
+    MANIFEST,
+    check_count,
+    decode_line,
+    iter_dead_letters,
+    iter_parts,
+    iter_texts,
+    read_manifest,
+)
 from common.records import DeadReason, Manifest, PartRow
 from common.storage import Storage
 from ops.export.ahead import ahead
 from ops.export.errors import GapsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from common.parts import OutputError, T
 
@@ -81,34 +90,63 @@ def _problem_with(source: Source, keys: list[str]) -> str | None:
 
 def iter_source(
     source: Source, decoder: msgspec.json.Decoder[T], *, skip: Callable[[OutputError], None] | None = None
-) -> Iterator[T]:
-    """Yield what `decoder` makes of every line of a source, decoding a block of lines at a time.
+) -> Iterator[list[T]]:
+    """Yield what `decoder` makes of every line of a source, in lists of a block of lines each.
 
     Raises:
         OutputError: a part is missing or damaged and there is no `skip` to tell, or a line is not a record.
     """
-    blocks = iter_blocks(source.storage, source.manifest.parts, skip=skip)
-    for row, first, text in ahead(blocks, _BLOCKS_AHEAD):
-        try:
-            found = decoder.decode_lines(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            # Once more, line by line, to say which one it is.
-            found = [_decode_line(decoder, row, number, line) for number, line in _numbered(text, first)]
-        yield from found
+    return _iter_counted(source, skip, partial(_decode_block, decoder))
 
 
 def iter_source_lines(
     source: Source, decoder: msgspec.json.Decoder[T], *, skip: Callable[[OutputError], None] | None = None
-) -> Iterator[tuple[bytes, T]]:
-    """Yield every line of a source with what `decoder` makes of it.
+) -> Iterator[list[tuple[bytes, T]]]:
+    """Yield every line of a source with what `decoder` makes of it, in lists of a block of lines each.
 
     Raises:
         OutputError: as `iter_source` does.
     """
-    blocks = iter_blocks(source.storage, source.manifest.parts, skip=skip)
-    for row, first, text in ahead(blocks, _BLOCKS_AHEAD):
-        for number, line in _numbered(text, first):
-            yield line, _decode_line(decoder, row, number, line)
+
+    def decode(row: PartRow, first: int, text: bytes) -> list[tuple[bytes, T]]:
+        return [(line, _decode_line(decoder, row, number, line)) for number, line in _numbered(text, first)]
+
+    return _iter_counted(source, skip, decode)
+
+
+def _iter_counted(
+    source: Source,
+    skip: Callable[[OutputError], None] | None,
+    decode: Callable[[PartRow, int, bytes], list[T]],
+) -> Iterator[list[T]]:
+    """Yield each block as decoded; what was decoded is counted, since finding line ends again costs time."""
+    count = 0
+    for row, text in ahead(_texts(source, skip), _BLOCKS_AHEAD):
+        if text:
+            found = decode(row, count + 1, text)
+            count += len(found)
+            yield found
+        else:
+            check_count(source.storage, row, count)
+            count = 0
+
+
+def _texts(
+    source: Source, skip: Callable[[OutputError], None] | None
+) -> Generator[tuple[PartRow, bytes], None, None]:
+    """Yield the text of parts, some whole lines at a time; at the end of each part there is none."""
+    for row, data in iter_parts(source.storage, source.manifest.parts, skip=skip):
+        for text in iter_texts(data, name=row.key):
+            yield row, text
+        yield row, b""
+
+
+def _decode_block(decoder: msgspec.json.Decoder[T], row: PartRow, first: int, text: bytes) -> list[T]:
+    try:
+        return decoder.decode_lines(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Once more, line by line, to say which one it is.
+        return [_decode_line(decoder, row, number, line) for number, line in _numbered(text, first)]
 
 
 def _decode_line(decoder: msgspec.json.Decoder[T], row: PartRow, number: int, line: bytes) -> T:

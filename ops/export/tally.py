@@ -105,22 +105,26 @@ class Tally(msgspec.Struct, kw_only=True):
         if len(examples) < _EXAMPLES:
             examples.append(name)
 
-
-def total(tallies: Iterable[Tally]) -> Tally:
-    """Add tallies up, in order."""
-    whole = Tally()
-    for tally in tallies:
+    def add(self, other: Tally) -> None:
+        """Add the counts of what comes next."""
         for name in Tally.__struct_fields__:
-            mine, its = getattr(whole, name), getattr(tally, name)
+            mine, its = getattr(self, name), getattr(other, name)
             if name == "longest":
-                whole.longest = max(mine, its)
+                self.longest = max(mine, its)
             elif name == "examples":
                 for reason, shown in its.items():
                     mine[reason] = [*mine.get(reason, []), *shown][:_EXAMPLES]
             elif isinstance(mine, dict):
                 _add(mine, its)
-            else:
-                setattr(whole, name, mine + its)
+            elif its:
+                setattr(self, name, mine + its)
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Add tallies up, in order."""
+    whole = Tally()
+    for tally in tallies:
+        whole.add(tally)
     return whole
 
 
