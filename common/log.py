@@ -9,10 +9,25 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any, TextIO, cast
 
 import structlog
+
+
+class _Unfailing:
+    """A stream whose writes never fail: a full disk under the log must not stop the work that is logged."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.stream.flush()
 
 
 def configure(*, level: str | None = None) -> None:
@@ -39,7 +54,7 @@ def configure(*, level: str | None = None) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

@@ -368,29 +368,33 @@ def test_a_bucket_that_vanishes_and_comes_back(tmp_path, s3_server):
             copies[item["Key"]] = client.get_object(Bucket=s3_server.bucket, Key=item["Key"])["Body"].read()
             client.delete_object(Bucket=s3_server.bucket, Key=item["Key"])
         client.delete_bucket(Bucket=s3_server.bucket)
-        wait_for(
-            lambda: "storage_failing" in world.collectors[0].log.read_text(), "the collector says so", 40
-        )
+        wait_for(lambda: "NoSuchBucket" in world.collectors[0].log.read_text(), "the collector says so", 40)
         client.create_bucket(Bucket=s3_server.bucket)
         for key, data in copies.items():
             client.put_object(Bucket=s3_server.bucket, Key=key, Body=data)
         finish(world, 200, timeout=120)
 
 
-def test_a_full_disk_under_the_output_is_waited_for(tmp_path):
-    with running(tmp_path, 80, started=False) as world:
+def test_a_full_disk_under_output_and_logs_is_waited_for(tmp_path):
+    flags = ("--batch-size", "200")
+    with running(tmp_path, 200, enqueue=flags, started=False) as world:
         collector = world.collectors[0]
         for process in (*world.simulators, world.producer, *world.consumers, collector):
             process.start()
         wait_for(lambda: "lease_taken" in collector.log.read_text(), "the collector's start", 30)
-        # No file it writes from now on can be larger: parts fail half-written, as on a full disk.
-        resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
-        wait_for(lambda: "storage_failing" in collector.log.read_text(), "the collector says so", 40)
+        # No file that it writes can grow beyond this: parts fail half-written, as on a full disk.
+        limit = 4000
+        resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        wait_for(lambda: "storage_" in collector.log.read_text(), "the collector says so", 40)
+        wait_for(lambda: completed(world) == 200, "consumers go on", 40)
+        # Its log stands on the same disk.
+        resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+        time.sleep(2 * CLAIM_TTL_S)
+        assert collector.alive
         assert not list((tmp_path / "out" / RUN).glob("part-*"))
-        resource.prlimit(
-            collector.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        )
-        finish(world, 80, timeout=90)
+        endless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, endless)
+        finish(world, 200, timeout=90)
         assert collector.starts == 1
 
 
