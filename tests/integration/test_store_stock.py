@@ -23,6 +23,10 @@ def work_off(arena, run="r"):
         arena.due()
         for claim in hand.claim(100):
             hand.complete(claim)
+    # What a stock worker had started when it died stands in the registry until its heartbeat ends.
+    for member in arena.client.zrange(keys.STARTED, 0, -1):
+        arena.client.zadd(keys.STARTED, {member: 1})
+    arena.reap()
     arena.store.restore(run, arena.store.find_lost(run))
     arena.store.recount(run)
     for claim in hand.claim(100):
