@@ -28,11 +28,8 @@ PROGRESS: Final = "progress.json"
 DEAD_LETTERS: Final = "dead.jsonl"
 PART_NAME: Final = "part-{number:06d}.jsonl.zst"
 
-BLOCK: Final = 1 << 22
+BLOCK: Final = 1 << 18
 """Bytes of decompressed text held at a time; a longer line is still read whole."""
-
-WHOLE: Final = 32 << 20
-"""A part of no more text than this is decompressed at once."""
 
 T = TypeVar("T")
 
@@ -110,30 +107,27 @@ def read_part(storage: Storage, row: PartRow) -> bytes:
 def iter_texts(data: bytes, *, name: str) -> Iterator[bytes]:
     """Decompress a part and yield its text in blocks of whole lines, each with its line end.
 
-    A part of ordinary size is one block, which spares copies; a larger one comes in several.
+    Blocks are small enough to stay in a core's cache until they are read.
 
     Raises:
         OutputError: it is not zstd, or is cut off.
     """
-    carry = b""
+    buffer = bytearray(BLOCK)
+    kept = 0  # the start of a line whose end is still to come
     try:
-        if 0 < zstandard.frame_content_size(data) <= WHOLE:
-            text = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-            if not text.endswith(b"\n"):
-                raise OutputError(f"{name} is cut off: its last line has no end")
-            yield text
-            return
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-            while block := reader.read(BLOCK):
-                end = block.rfind(b"\n") + 1
-                if not end:
-                    carry += block
-                    continue
-                yield carry + block[:end] if carry or end < len(block) else block
-                carry = block[end:]
+            while more := reader.readinto(memoryview(buffer)[kept:]):
+                filled = kept + more
+                end = buffer.rfind(b"\n", kept, filled) + 1
+                if end:
+                    yield bytes(memoryview(buffer)[:end])
+                    buffer[: filled - end] = buffer[end:filled]
+                kept = filled - end
+                if kept == len(buffer):
+                    buffer += bytes(len(buffer))
     except zstandard.ZstdError as error:
         raise OutputError(f"{name} cannot be decompressed: {error}") from error
-    if carry:
+    if kept:
         raise OutputError(f"{name} is cut off: its last line has no end")
 
 

@@ -21,7 +21,6 @@ from common.parts import (
 )
 from common.records import DeadReason, Manifest, PartRow
 from common.storage import Storage
-from ops.export.ahead import ahead
 from ops.export.errors import GapsError
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from common.parts import OutputError, T
 
 _SHOWN: Final = 5
-_BLOCKS_AHEAD: Final = 4
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -121,7 +119,7 @@ def _iter_counted(
 ) -> Iterator[list[T]]:
     """Yield each block as decoded; what was decoded is counted, since finding line ends again costs time."""
     count = 0
-    for row, text in ahead(_texts(source, skip), _BLOCKS_AHEAD):
+    for row, text in _texts(source, skip):
         if text:
             found = decode(row, count + 1, text)
             count += len(found)

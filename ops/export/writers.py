@@ -20,7 +20,7 @@ FEW_VALUES: Final = ("run", "verdict", "finish_reason", "model", "server", "para
 """Columns that repeat a few values, which a dictionary makes small; in the others one only costs time."""
 LEVEL: Final = 1
 """How hard zstd tries: compressing is the largest part of what a Parquet export costs."""
-GROUP_ROWS: Final = 1000
+GROUP_ROWS: Final = 512
 GROUP_BYTES: Final = 64 << 20
 """A Parquet row group ends at the first chunk with so many rows or so much text."""
 
@@ -159,9 +159,12 @@ class ParquetWriter:
 
     def _write_group(self) -> None:
         if self._rows:
-            self._background.do(partial(self._writer.write_table, self._table(self._rows)))
+            self._background.do(partial(self._write_rows, self._rows))
             self._rows = []
             self._size = 0
+
+    def _write_rows(self, rows: list[Any]) -> None:
+        self._writer.write_table(self._table(rows))
 
 
 def _write_all(file: FileIO, pieces: list[bytes]) -> None:

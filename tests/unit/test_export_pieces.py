@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 import pytest
+import zstandard
 from support.export_runs import record
 
 from common.errors import UsageError
+from common.parts import BLOCK, OutputError, iter_texts
 from common.records import Message, Response, Turn, Usage, Verdict
-from ops.export.ahead import ahead
 from ops.export.card import fingerprint_in
 from ops.export.chat import Scaffold, Scaffolds, _cut
+from ops.export.chunks import SplitQueue
 from ops.export.errors import ExportError, ShortAnswersError
 from ops.export.options import ExportOptions, Format, check_options, parse_split, parse_verdicts
 from ops.export.rows import locate_turns, text_of, to_batch_line, to_conversation
@@ -84,31 +88,29 @@ def test_shuffling_does_not_depend_on_the_number_of_buckets(tmp_path, expected_b
     assert order != [name.encode() for name in names]
 
 
-def test_ahead_hands_on_items_then_the_error():
-    def items():
-        yield 1
-        yield 2
-        raise ValueError("broken")
+@pytest.mark.parametrize("steps", [[1000], [1] * 1000, [300, 7, 500, 193]])
+def test_chunks_are_the_same_however_the_records_come(steps):
+    queue = SplitQueue(0, 300, lambda split, shard: shard == 1)
+    records = iter(range(1000))
+    chunks = [chunk for step in steps for chunk in queue.add(list(islice(records, step)))]
+    chunks += queue.rest()
+    assert [(chunk.shard, len(chunk.records)) for chunk in chunks] == [
+        *[(0, 128), (0, 128), (0, 44)],  # shard 1 is finished
+        *[(2, 128), (2, 128), (2, 44)],
+        (3, 100),
+    ]
+    assert [n for chunk in chunks for n in chunk.records] == [*range(300), *range(600, 1000)]
 
-    got = ahead(items(), 1)
-    assert [next(got), next(got)] == [1, 2]
-    with pytest.raises(ValueError, match="broken"):
-        next(got)
 
-
-def test_ahead_closes_what_it_reads_when_left_early():
-    closed = []
-
-    def items():
-        try:
-            yield from range(1000)
-        finally:
-            closed.append(True)
-
-    reader = ahead(items(), 2)
-    assert next(reader) == 0
-    reader.close()
-    assert closed == [True]
+@pytest.mark.parametrize("length", [10, BLOCK - 1, BLOCK, 5 * BLOCK])
+def test_blocks_are_whole_lines_of_any_length(length):
+    lines = [b"a\n", b"x" * length + b"\n", b"\n", b"b" * (BLOCK // 2) + b"\n", b"c\n"]
+    data = b"".join(zstandard.compress(line) for line in lines)  # in several frames
+    blocks = list(iter_texts(data, name="part"))
+    assert all(block.endswith(b"\n") for block in blocks)
+    assert b"".join(blocks) == b"".join(lines)
+    with pytest.raises(OutputError, match="cut off"):
+        list(iter_texts(zstandard.compress(b"a\nb"), name="part"))
 
 
 def test_tallies_add_up_and_survive_the_journal():
