@@ -23,7 +23,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 	@echo 'make install  only install, with everything but the test tools'
 	@echo 'make lint     ruff and mypy'
-	@echo 'make unit     the tests that need no process, port or file: seconds'
+	@echo 'make unit     the tests of pure code, and the store as a model: two minutes'
 	@echo 'make bench    measure, and write docs/performance.md; BENCHES="noop http" measures some'
 	@echo 'make chaos    the long chaos run; KILLS=3000 JOBS=900000 SEED=1 change it'
 	@echo 'make audit    look for known vulnerabilities in what is locked'
@@ -38,7 +38,7 @@ install: $(VENV)/.runtime
 test: lint
 	@echo '== the tests of pure code, in parallel =='
 	@rm -f .coverage .coverage.*
-	@$(BIN)/pytest $(PURE) --numprocesses 2 --cov --cov-report= --cov-fail-under=0
+	@$(BIN)/pytest $(PURE) -m 'not long' --numprocesses 2 --cov --cov-report= --cov-fail-under=0
 	@echo '== the tests with real processes =='
 	@$(BIN)/pytest $(REAL) -m 'not long' --cov --cov-append --cov-report=term:skip-covered
 
@@ -48,7 +48,7 @@ lint: $(VENV)/.dev
 	@$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	@$(BIN)/pytest $(PURE) --numprocesses 2
+	@$(BIN)/pytest $(PURE) -m 'not long' --numprocesses 2
 
 bench: $(VENV)/.dev
 	@$(BIN)/python tests/bench/run.py $(BENCHES)
