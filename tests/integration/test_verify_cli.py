@@ -65,7 +65,7 @@ def test_a_whole_run_is_proven(redis_url, source, output):
     collect(store, again)
     text = verify(place, "--input", source, code=0)
     assert "10 completions: ok 10" in text
-    assert "1 dead letters: invalid_line 1" in text
+    assert "1 dead letter: invalid_line 1" in text
     last = text.splitlines()[-1]
     assert last.startswith(
         "PROVEN: each of the 11 prompts ended exactly once, 10 as one record in one part, 1"
