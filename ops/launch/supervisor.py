@@ -73,6 +73,7 @@ class Supervisor:
     async def run(self) -> int:
         """Run until stopped; returns 0, or 1 when every server was given up."""
         came_up = [asyncio.Event() for _ in self._plans]
+        fault: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 servers = [
@@ -86,10 +87,13 @@ class Supervisor:
                 ]
                 tasks.create_task(self._stop_in_order(servers, consumers))
         except* PromptmillError as group:
-            raise group.exceptions[0] from None
+            # Raised after this block: from inside it, some Pythons wrap the error in a group again.
+            fault = group.exceptions[0]
         finally:
             for child in self._children:
                 child.kill()
+        if fault is not None:
+            raise fault
         return int(not any(server.result() for server in servers))
 
     async def _stop_in_order(
