@@ -24,7 +24,7 @@ from common.parts import iter_part_records, read_manifest
 from common.storage import open_storage
 
 QUICK = ("--median-tokens", "12", "--tokens-per-s", "600")
-SLOW = ("--median-tokens", "60", "--sigma", "0.1", "--tokens-per-s", "30")
+SLOW = ("--median-tokens", "30", "--sigma", "0.1", "--tokens-per-s", "60")
 SIZE = ("--slots", "32", "--context", "1024")
 FLAGS = ("--max-output-tokens", "128", "--batch-size", "20", "--no-guard")
 
@@ -169,9 +169,9 @@ def _faulty(world, number) -> bool:
 # Servers
 
 
-@pytest.mark.parametrize("state", ["refuse", "starting", "draining"])
+@pytest.mark.parametrize("state", ["refuse", "draining", pytest.param("starting", marks=pytest.mark.long)])
 def test_a_server_that_takes_nothing_costs_no_job_anything_and_comes_back_by_itself(tmp_path, state):
-    with running(tmp_path, 150, speed=SLOW, servers=3, consumers=3, started=False) as world:
+    with running(tmp_path, 400, speed=SLOW, servers=3, consumers=3, started=False) as world:
         bad = world.simulators[0]
         if state != "refuse":
             bad.argv += ["--fault", state]
@@ -190,7 +190,7 @@ def test_a_server_that_takes_nothing_costs_no_job_anything_and_comes_back_by_its
             bad.start()
         else:
             world.server_fault(0)
-        ends, records = finish(world, 150)
+        ends, records = finish(world, 400)
         assert not ends.dead
         assert {record.attempts for record in records} == {1}
         assert {record.server for record in records} == set(world.servers)
@@ -249,11 +249,11 @@ def test_sigterm_twice_or_past_its_time_hands_back_and_ends_at_once(tmp_path, ho
 
 def test_rolling_restarts_of_all_consumers_spend_no_retries(tmp_path):
     with running(
-        tmp_path, 250, speed=SLOW, servers=2, consumers=2, env={"PROMPTMILL_DRAIN_TIMEOUT": "1"}
+        tmp_path, 400, speed=SLOW, servers=2, consumers=2, env={"PROMPTMILL_DRAIN_TIMEOUT": "1"}
     ) as world:
         until(world, lambda: completed(world) >= 10, "at work", 60)
         turn = 0
-        while not world.done() and turn < 6:
+        while not world.done() and turn < 4:
             consumer = world.consumers[turn % 2]
             starts = consumer.starts
             consumer.signal(signal.SIGTERM)
@@ -261,8 +261,8 @@ def test_rolling_restarts_of_all_consumers_spend_no_retries(tmp_path):
             before = completed(world)
             until(world, lambda b=before: completed(world) > b + 8 or world.done(), "progress", 30)
             turn += 1
-        assert turn == 6
-        ends, records = finish(world, 250)
+        assert turn == 4
+        ends, records = finish(world, 400)
         assert not ends.dead
         assert event(world, "retries") == 0
         assert {record.attempts for record in records} == {1}
@@ -320,15 +320,19 @@ def test_a_redis_without_an_append_only_file_is_named_in_a_warning(tmp_path):
         assert "redis_without_aof" in world.producer.log.read_text()
 
 
-@pytest.mark.parametrize("loss", ["wiped", "cut"])
+@pytest.mark.parametrize("loss", ["wiped", pytest.param("cut", marks=pytest.mark.long)])
 def test_a_redis_that_lost_data_is_rebuilt_and_only_what_was_in_no_part_runs_again(tmp_path, loss):
     with running(
-        tmp_path, 300, servers=1, env={"PROMPTMILL_CONCURRENCY": "4"}, speed=("--tokens-per-s", "300")
+        tmp_path,
+        200,
+        servers=1,
+        env={"PROMPTMILL_CONCURRENCY": "8"},
+        speed=("--median-tokens", "60", "--tokens-per-s", "200"),
     ) as world:
         until(world, lambda: (c := world.counts()) and c.stored >= 60, "parts", 60)
         stored = world.counts().stored
         world.kill_redis(wipe=loss == "wiped", cut=20_000)
-        ends, _ = finish(world, 300, timeout=90)
+        ends, _ = finish(world, 200, timeout=90)
         assert not ends.dead
         if loss == "wiped":
             assert event(world, "adopted") >= stored
