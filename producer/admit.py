@@ -17,7 +17,7 @@ import msgspec
 from common.errors import QueueError
 from common.jobs import encode_job
 from common.log import get_logger
-from common.records import DeadLetter, DeadReason, PromptJob
+from common.records import DeadLetter, DeadReason
 from common.settings import RunSettings
 from common.store.connection import RedisFullError, RedisUnavailableError
 from common.store.runs import Admission, RunStore, iso_now
@@ -85,7 +85,7 @@ class ChunkBuilder:
             if isinstance(item, InvalidLine):
                 self.dead.append((unit, letter_bytes(item, sample, rank), DeadReason.INVALID_LINE.value))
             else:
-                data = encode_job(job_of(item, sample, rank))
+                data = encode_job(item.job(sample, rank))
                 self.jobs.append((unit, describe(self.settings.run, item.id, sample, samples), data))
                 self.bytes += len(data)
 
@@ -98,19 +98,6 @@ class ChunkBuilder:
     def empty(self) -> bool:
         """Whether there is nothing to admit."""
         return not self.jobs and not self.dead
-
-
-def job_of(prompt: Prompt, sample: int, rank: int | msgspec.UnsetType = msgspec.UNSET) -> PromptJob:
-    """The job of one sample of a prompt."""
-    return PromptJob(
-        index=prompt.index,
-        id=prompt.id,
-        messages=prompt.messages,
-        params=prompt.params,
-        metadata=prompt.metadata,
-        sample=sample,
-        rank=rank,
-    )
 
 
 def describe(run: str, prompt_id: str, sample: int, samples: int) -> str:

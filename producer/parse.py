@@ -39,8 +39,8 @@ class Prompt(msgspec.Struct, frozen=True):
     params: dict[str, Any]
     metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
-    def job(self, sample: int = 0) -> PromptJob:
-        """What the RQ job of this prompt's `sample`-th completion carries."""
+    def job(self, sample: int = 0, rank: int | msgspec.UnsetType = msgspec.UNSET) -> PromptJob:
+        """What the RQ job of this prompt's `sample`-th completion carries; `rank` as in `PromptJob`."""
         return PromptJob(
             index=self.index,
             id=self.id,
@@ -48,6 +48,7 @@ class Prompt(msgspec.Struct, frozen=True):
             params=self.params,
             metadata=self.metadata,
             sample=sample,
+            rank=rank,
         )
 
 
