@@ -6,6 +6,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from common.errors import StorageError
 from common.storage.base import PROBE_FOLDER, CreateOnce, Storage, StorageReport
 from common.storage.patience import Patience, patiently
@@ -16,19 +18,26 @@ if TYPE_CHECKING:
 
 _FIRST: Final = b"promptmill was here\n"
 _SECOND: Final = b"promptmill was here again\n"
+_PATIENCE_S: Final = 10.0
+"""A store that somebody waits to hear of is given up sooner than one that a run depends on."""
+
 _MOST_SKEW_S: Final = 60.0
 """S3 refuses requests from 15 minutes on; a minute is a clock that nobody keeps."""
 
 
 def probe_s3(storage: Storage, bucket: S3Bucket, root: str, patience: Patience) -> StorageReport:
     """Write, write again, read and list one small object under `root`; faults become problems."""
-    probe = _Probe(storage, bucket, root, patience)
+    hasty = msgspec.structs.replace(patience, total_s=min(patience.total_s, _PATIENCE_S))
+    probe = _Probe(storage, bucket, root, hasty)
     problems: list[str] = []
     for step in (probe.try_write, probe.try_read, probe.try_list):
         try:
             step()
         except StorageError as error:
             problems.append(str(error))
+            if error.transient:
+                # It did not answer: the next step would wait as long again, and tell the same.
+                break
     return StorageReport(
         url=storage.url,
         writable=probe.written is not None,

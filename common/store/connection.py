@@ -17,6 +17,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
     BusyLoadingError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -73,7 +75,7 @@ def translated(what: str) -> Iterator[None]:
     """Turn redis-py's errors into ours, naming what was asked for.
 
     Raises:
-        RedisUnavailableError: no connection, no answer in time, or still loading.
+        RedisUnavailableError: no connection, no answer in time, still loading, or the log-in was refused.
         RedisFullError: `maxmemory` is reached.
         QueueError: anything else Redis refused.
     """
@@ -81,6 +83,12 @@ def translated(what: str) -> Iterator[None]:
         yield
     except OutOfMemoryError as error:
         raise RedisFullError(f"Redis is full (maxmemory), while asked to {what}") from error
+    except (AuthenticationError, AuthorizationError) as error:
+        # Not for good: passwords are rotated, and a consumer that waits loses nothing.
+        raise RedisUnavailableError(
+            f"Redis refused the log-in, while asked to {what}: {str(error)[:200]} "
+            "Correct the user and the password in RQ_REDIS_URL or --redis"
+        ) from error
     except (RedisConnectionError, RedisTimeoutError, BusyLoadingError, ReadOnlyError, OSError) as error:
         raise RedisUnavailableError(
             f"Redis did not answer, while asked to {what}: {_brief(error)}"

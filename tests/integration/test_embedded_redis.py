@@ -17,6 +17,7 @@ import redis
 from support.need import require
 from support.wait import wait_for
 
+from common.store.connection import RedisUnavailableError, client_from_url, redis_facts
 from ops import embedded
 from ops.embedded import EmbeddedRedis, EmbeddedRedisError, FolderInUseError, running_url
 
@@ -237,6 +238,13 @@ def test_the_password_is_asked_for_and_stands_nowhere_but_in_private_files(serve
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
             if password.encode() in path.read_bytes():
                 assert path.name in {"valkey.conf", "url"}
+
+
+def test_a_wrong_password_is_called_one(server):
+    password = server.url.split(":")[2].split("@")[0]
+    with pytest.raises(RedisUnavailableError, match=r"refused the log-in.*RQ_REDIS_URL") as caught:
+        redis_facts(client_from_url(server.url.replace(password, "canary-secret")))
+    assert "canary" not in str(caught.value)
 
 
 def test_a_taken_port_is_named(tmp_path):

@@ -176,6 +176,13 @@ class TestProbesOfBadStores:
         assert (report.writable, report.readable, report.listable) == (True, True, False)
         assert "none of an S3 store" in report.problems[0]
 
+    def test_a_store_that_does_not_answer_is_waited_for_once(self, s3_server, faulty_s3):
+        faulty_s3.inject(Fault(kind="reset_before_body"))
+        report = probe(hasty(s3_server, patience=Patience(total_s=0)))
+        assert (report.writable, report.readable, report.listable) == (False, False, False)
+        assert len(report.problems) == 1
+        assert len(faulty_s3.requests) == 1, "each further step would wait as long again"
+
     def test_a_store_whose_listings_lag_or_whose_bytes_differ(self, s3_server, monkeypatch):
         storage = hasty(s3_server)
         monkeypatch.setattr(storage, "list", lambda prefix="": iter(()))
