@@ -78,7 +78,6 @@ def decide(
     deaths: int = 0,
     policy: RetryPolicy = DEFAULT_RETRIES,
     jitter: float = 1.0,
-    refusals: int = 0,
     server_gone: bool = False,
 ) -> Decision:
     """Say what becomes of a job whose request failed.
@@ -89,7 +88,6 @@ def decide(
         deaths: consumers and servers that have died under the job before this.
         policy: limits and delays.
         jitter: a random number from 0 to 1; the delay is that share of the full one.
-        refusals: how often the job was refused for load before, for the delay alone.
         server_gone: the fault was the server's end and not this prompt's: after the broken connection it did
             not answer a probe, or it fails everybody.
     """
@@ -101,7 +99,8 @@ def decide(
     if kind in _SERVERS_OWN and server_gone:
         return _after_death(failure, deaths + 1, policy)
     if kind is FailureKind.OVERLOADED and failure.elapsed_s < policy.refusal_s:
-        return Retry(_delay(failure, refusals, policy, jitter), spends_attempt=False)
+        # The cap on requests in flight falls with each burst of refusals, so the delay need not grow.
+        return Retry(_delay(failure, 0, policy, jitter), spends_attempt=False)
     return _after_attempt(failure, attempts + 1, policy, jitter)
 
 

@@ -37,7 +37,7 @@ def test_a_server_out_of_reach_costs_nothing_however_often(attempts):
 
 @pytest.mark.parametrize("attempts", [0, 2, 100])
 def test_a_full_server_costs_no_attempt_however_often(attempts):
-    found = decide(failed(FailureKind.OVERLOADED), attempts=attempts, policy=POLICY, refusals=attempts)
+    found = decide(failed(FailureKind.OVERLOADED), attempts=attempts, policy=POLICY)
     assert isinstance(found, Retry)
     assert not found.spends_attempt
 
