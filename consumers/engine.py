@@ -191,7 +191,7 @@ class Engine:
             self._ahead = 0
         now = time.monotonic()
         self._queue_empty = (
-            reply.state == "ok" and not reply.claims and not reply.queued and not reply.scheduled
+            reply.state in ("ok", "full") and not reply.claims and not reply.queued and not reply.scheduled
         )
         if not self._stopping:
             self.state = "working" if reply.state == "ok" else reply.state

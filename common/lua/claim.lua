@@ -22,7 +22,11 @@ for _, run in ipairs(active) do
   gates[run] = gate
   if gate then gate_reason = gate else open = open + 1 end
 end
-if open == 0 and #active > 0 then return {gate_reason, {}, call('LLEN', QUEUE), call('ZCARD', SCHEDULED)} end
+if open == 0 and #active > 0 then
+  local queued = call('LLEN', QUEUE)
+  for _, run in ipairs(active) do queued = queued + call('LLEN', rk(run, 'held')) end
+  return {gate_reason, {}, queued, call('ZCARD', SCHEDULED)}
+end
 
 local now = now_s()
 local claimed, wip, running, mine, taken = {}, {}, {}, {}, 0

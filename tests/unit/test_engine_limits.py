@@ -90,6 +90,21 @@ async def test_burst_ends_where_nothing_will_come(state):
     await asyncio.wait_for(made(Store(0, state=state), burst=True).run(), 5)
 
 
+@pytest.mark.parametrize("queued", [0, 1])
+async def test_burst_that_waits_for_the_collector_ends_if_nothing_is_queued(queued):
+    class Full(Store):
+        async def exchange(self, ended, *, want, prefix, suspects):
+            await asyncio.sleep(0)
+            self.calls.append("exchange")
+            return FinishReply([], {}), ClaimReply("full", [], queued, 0)
+
+    store = Full(0)
+    running = asyncio.create_task(made(store, burst=True).run())
+    await until(lambda: running.done() or len(store.calls) > 3)
+    assert running.done() is (queued == 0)
+    running.cancel()
+
+
 async def test_max_jobs_is_exact():
     store = Store(10)
     await asyncio.wait_for(made(store, max_jobs=7).run(), 5)
