@@ -38,6 +38,7 @@ BENCHES = {
     "auto": "bench_slots",
     "whole": "bench_whole",
     "peers": "bench_consumer",
+    "jobs": "bench_jobs",
 }
 """Every bench and the file that has it, in the order of the report."""
 
