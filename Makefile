@@ -14,7 +14,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := common producer consumers ops
 PURE := $(wildcard tests/unit tests/property)
-REAL := $(wildcard tests/integration tests/chaos tests/browser)
+# The longest first, so that no process is left alone with one at the end.
+REAL := $(wildcard tests/chaos tests/integration tests/browser)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo install test lint unit bench chaos audit lock clean
@@ -39,8 +40,8 @@ test: lint
 	@echo '== the tests of pure code, in parallel =='
 	@rm -f .coverage .coverage.*
 	@$(BIN)/pytest $(PURE) -m 'not long' --numprocesses 2 --cov --cov-report= --cov-fail-under=0
-	@echo '== the tests with real processes, which wait more than they work: two files at a time =='
-	@$(BIN)/pytest $(REAL) -m 'not long' --numprocesses 2 --dist loadfile --cov --cov-append --cov-report=term:skip-covered
+	@echo '== the tests with real processes, which wait more than they work =='
+	@$(BIN)/pytest $(REAL) -m 'not long' --numprocesses 2 --dist worksteal --cov --cov-append --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check

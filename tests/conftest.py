@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import redis
 from moto.server import ThreadedMotoServer
@@ -14,7 +18,32 @@ from support.s3 import S3Server
 from ops.embedded import EmbeddedRedis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
+
+
+# How long an example takes tells how busy the machine is.
+hypothesis.settings.register_profile(
+    "steady",
+    hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("steady")
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Before coverage files are summed up, drop those of processes that were killed while writing them."""
+    result = yield
+    if hasattr(session.config, "workerinput"):
+        return result
+    for file in Path.cwd().glob(".coverage.*"):
+        try:
+            with contextlib.closing(sqlite3.connect(file)) as data:
+                data.execute("SELECT count(*) FROM meta, coverage_schema")
+        except sqlite3.DatabaseError:
+            file.unlink()
+    return result
 
 
 @pytest.fixture(scope="session")

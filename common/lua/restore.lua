@@ -28,6 +28,8 @@ for i = 2, #ARGV do
         call('HSET', key, 'status', 'queued', 'owner', '')
         call('ZREM', FAILED, id)
         call('PERSIST', key)
+        -- Where a stock worker left it that ended between taking and starting it: RQ would fail it there in a minute.
+        call('LREM', QUEUE .. ':intermediate', 0, id)
         call('LPUSH', QUEUE, id)
         add(run, 'restored', 1)
         back = back + 1

@@ -9,6 +9,7 @@ import redis
 from support import queue_page
 from support.browser import PROGRAM, Page
 from support.need import require
+from support.ports import free_ports
 from support.wait import wait_for
 
 SHOTS = Path(__file__).parents[2] / "out" / "screenshots"
@@ -29,9 +30,7 @@ def connection(redis_url):
 def dashboard(redis_url):
     """The real command, as people start it; where it is."""
     require(PROGRAM, "chromium: apt-get install chromium")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     process = subprocess.Popen(
         [sys.executable, "-m", "ops.dashboard", "--port", str(port), "--interval", "500"],
         env={**os.environ, "RQ_REDIS_URL": redis_url},

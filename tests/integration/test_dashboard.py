@@ -12,6 +12,7 @@ from rq.exceptions import DeserializationError
 from rq.job import Job
 from support import queue_page
 from support.queue_page import PROMPT, REASON
+from support.wait import patient
 
 from ops import dashboard
 
@@ -153,7 +154,7 @@ def test_a_far_page_costs_what_the_first_one_does(pages, connection):
     assert abs(near_calls - far_calls) <= 4
     started = time.perf_counter()
     rows(pages, "queued", FAR // 8)
-    assert time.perf_counter() - started < 1.0
+    assert time.perf_counter() - started < patient(1.0)
 
 
 def test_looking_changes_nothing(pages, connection):

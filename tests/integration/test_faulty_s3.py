@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 from support import faulty_s3
+from support.wait import patient
 
 from common.errors import StorageError
 from common.storage.patience import Patience
@@ -30,7 +31,9 @@ def proxy_process(upstream):
 
 def ask(url, *, method="GET", body=None):
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data=data, method=method), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data=data, method=method), timeout=patient(10)
+    ) as answer:
         return json.load(answer)
 
 
@@ -68,7 +71,7 @@ def test_a_seeded_script_strikes_the_same_requests_again(s3_server):
             proxy.inject(faulty_s3.Fault(kind="status", status=418, probability=0.5))
             for _ in range(20):
                 with contextlib.suppress(urllib.error.HTTPError):
-                    urllib.request.urlopen(proxy.url, timeout=10).close()
+                    urllib.request.urlopen(proxy.url, timeout=patient(10)).close()
             struck.append([seen.status for seen in proxy.requests])
     assert struck[0] == struck[1]
     assert set(struck[0]) == {200, 418}

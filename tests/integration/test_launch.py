@@ -12,7 +12,8 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 from support import fake_sglang
-from support.wait import wait_for
+from support.ports import free_ports
+from support.wait import patient, wait_for
 
 from common.errors import UsageError
 from ops.launch.machine import check_ports, installed_version, key_file
@@ -34,18 +35,6 @@ QUICK = Policy(
 )
 
 
-def free_port_pair():
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            try:
-                two.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-
-
 @pytest.fixture
 def env(tmp_path, monkeypatch):
     values = fake_sglang.install(tmp_path / "site", "0.5.23")
@@ -59,7 +48,7 @@ def plans_for(count=1, **changes):
         model="/m",
         served_name="m",
         gpus=tuple(str(gpu) for gpu in range(count)),
-        base_port=free_port_pair(),
+        base_port=free_ports(2, in_a_row=True)[0],
         python=sys.executable,
         **changes,
     )
@@ -81,7 +70,7 @@ class Running:
         return [entry for entry in self.capture.entries if entry["event"] == name]
 
     async def until(self, condition, seconds=30):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patient(seconds)):
             while not condition():
                 if self.task.done():
                     self.task.result()
@@ -90,7 +79,7 @@ class Running:
 
     async def stop(self):
         self.supervisor.stop()
-        return await asyncio.wait_for(self.task, 30)
+        return await asyncio.wait_for(self.task, patient(30))
 
 
 async def test_servers_come_up_each_on_its_gpu_and_are_stopped(env, tmp_path, monkeypatch):
@@ -132,7 +121,7 @@ async def test_a_server_that_dies_is_started_again_and_its_logs_reason_is_told(e
 async def test_a_server_that_never_comes_up_is_given_up(env, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_SGLANG_DIE_STARTS", "1000")
     running = Running(plans_for(), tmp_path)
-    assert await asyncio.wait_for(running.task, 30) == 1
+    assert await asyncio.wait_for(running.task, patient(30)) == 1
     assert len(fake_sglang.starts(env)) == QUICK.tries
     assert "OutOfMemory" in running.events("server_given_up")[0]["reason"]
 
@@ -152,7 +141,7 @@ async def test_what_a_server_leaves_behind_is_ended_too(env, tmp_path, monkeypat
     await running.until(lambda: running.events("server_ready"))
     scheduler = psutil.Process(int((tmp_path / "scheduler").read_text()))
     await running.stop()
-    gone, _ = psutil.wait_procs([scheduler], timeout=10)
+    gone, _ = psutil.wait_procs([scheduler], timeout=patient(10))
     assert gone or scheduler.status() == psutil.STATUS_ZOMBIE
 
 
@@ -265,7 +254,7 @@ def test_a_dry_run_prints_commands_and_starts_nothing(env, model, tmp_path):
 
 def start_two(model, tmp_path):
     """The command with two servers, returned once both are ready."""
-    ports = ["--gpus", "0-1", "--base-port", str(free_port_pair()), "--stagger", "0.1"]
+    ports = ["--gpus", "0-1", "--base-port", str(free_ports(2, in_a_row=True)[0]), "--stagger", "0.1"]
     process = subprocess.Popen(command(model, tmp_path, *ports), stderr=subprocess.PIPE, text=True)
     assert process.stderr
     up = 0
@@ -279,7 +268,7 @@ def start_two(model, tmp_path):
 def test_the_command_stages_starts_and_ends_on_sigterm(env, model, tmp_path):
     with start_two(model, tmp_path) as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(patient(30)) == 0
     assert (tmp_path / "shm" / "Tiny-1B" / "model.safetensors").read_bytes() == b"weights"
     assert {start["argv"][1] for start in fake_sglang.starts(env)} == {str(tmp_path / "shm" / "Tiny-1B")}
 
@@ -291,7 +280,7 @@ def test_a_second_signal_does_not_wait_for_servers_that_hang(env, model, tmp_pat
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0
+        assert process.wait(patient(15)) == 0
     wait_for(lambda: not alive(env), "servers gone")
 
 

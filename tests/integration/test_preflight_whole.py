@@ -11,6 +11,7 @@ import time
 import pytest
 import redis
 from aiohttp import web
+from support.wait import patient
 
 from common.options import Chosen
 from common.settings import ConsumerSettings, GenerationSettings, QualitySettings
@@ -81,7 +82,7 @@ async def test_a_good_fleet_passes_with_an_estimate_in_seconds(prompts, redis_ur
     assert (report.estimate.completions, report.estimate.servers) == (300, 3)
     assert report.estimate.at_best
     assert [facts.canary.answered for facts in report.servers] == [True] * 3
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < patient(15)
 
 
 async def test_a_server_that_runs_16_of_64_is_told_with_the_remedy(prompts):
@@ -162,13 +163,13 @@ async def test_a_stuck_server_costs_a_run_seconds_not_minutes():
     async with running_simulators(SERVER, faults=[Fault(kind=FaultKind.STUCK)]) as [server]:
         report = await preflight(server.url, quick=True)
     assert remarks(report) == {"reachable": "warn"}
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < patient(20)
 
 
 async def test_a_full_server_is_not_asked_for_a_canary_by_a_run():
     slow = ServerSettings(slots=1, time_scale=1.0, tokens_per_s=10.0, median_tokens=5000, health_delay_s=0.01)
     async with running_simulators(slow) as [server]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient(20)):
             busy = asyncio.create_task(preflight(server.url))
             while not server.stats()["running"]:  # noqa: ASYNC110  # the simulator tells by figures alone
                 await asyncio.sleep(0.02)

@@ -29,11 +29,11 @@ def store(redis_url):
 
 @pytest.fixture
 def rq(tmp_path, redis_url):
-    """An `rq` command with Redis in its environment; a consumer where `server` is given."""
+    """An `rq` command, or another, with Redis in its environment; a consumer where `server` is given."""
 
-    def call(*argv, server=None, **env):
+    def call(*argv, program="rq", server=None, **env):
         named = {"SGLANG_URL": server} if server else {}
-        return Command(tmp_path, "rq", *argv, RQ_REDIS_URL=redis_url, **named, **env)
+        return Command(tmp_path, program, *argv, RQ_REDIS_URL=redis_url, **named, **env)
 
     return call
 
@@ -172,7 +172,12 @@ def test_what_is_missing_is_said(rq, queue, server, words):
 
 def test_a_stock_worker_is_sent_away_and_ruins_nothing(rq, queued, store, servers):
     queued(20)
-    with rq("worker", "completions", "--name", "stock") as stock:
+    # Sent away between its two steps, a stock worker leaves a job in no list: the collector finds it.
+    store.client.lmove(keys.QUEUE, f"{keys.QUEUE}:intermediate")
+    with (
+        rq("worker", "completions", "--name", "stock") as stock,
+        rq(program="collector") as collector,
+    ):
         wait_for(lambda: b"rq:worker:stock" in store.client.smembers(keys.QUEUE_WORKERS), "it is there", 30)
         with rq("worker", "completions", "--name", "ours", server=servers.urls[0], **CLASS) as worker:
             wait_for(lambda: stock.process.poll() is not None, "it has gone", 40)
@@ -180,5 +185,8 @@ def test_a_stock_worker_is_sent_away_and_ruins_nothing(rq, queued, store, server
             worker.signal(signal.SIGTERM)
             worker.ends(0)
             assert '"event": "stock_worker_on_queue"' in worker.text
+        assert '"event": "lost_jobs_requeued"' in collector.text
     counts = store.counts("r")
     assert (counts.completed, counts.dead, counts.balanced) == (20, 0, True)
+    assert counts.other["restored"] >= 1
+    assert not store.client.exists(f"{keys.QUEUE}:intermediate")

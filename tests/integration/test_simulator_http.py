@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 from support.both_loops import on_both_loops
-from support.wait import wait_for
+from support.wait import patient, wait_for
 
 from ops.simulator import (
     Fault,
@@ -60,7 +60,7 @@ async def get(session: aiohttp.ClientSession, path: str) -> tuple[int, Any]:
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patient(5)
     while not condition():
         assert time.monotonic() < deadline, what
         await asyncio.sleep(0.005)
@@ -218,7 +218,7 @@ async def test_longer_answers_take_longer():
     async with serving(settings) as (_, session):
         begun = time.monotonic()
         await post(session, ask(max_tokens=400, ignore_eos=True))
-        assert 0.39 < time.monotonic() - begun < 1.5
+        assert 0.39 < time.monotonic() - begun < patient(1.5)
 
 
 async def test_occupancy_over_http():
@@ -347,7 +347,7 @@ async def test_a_lost_client_frees_its_slot_after_the_poll(stream):
         await asyncio.sleep(0.1)
         assert handle.stats()["running"] == 1
         await until(running(handle, 0), "the slot was never freed")
-        assert time.monotonic() - cancelled < 1.5
+        assert time.monotonic() - cancelled < patient(1.5)
         await until(lambda: handle.stats()["disconnects"] == 1, "the loss was not counted")
         assert handle.stats()["completions"] == 0
 
@@ -386,8 +386,8 @@ async def test_idle_connections_are_closed():
         writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"}]}")
         begun = time.monotonic()
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert 0.1 < time.monotonic() - begun < 3
+        assert await asyncio.wait_for(reader.read(), patient(5)) == b""
+        assert 0.1 < time.monotonic() - begun < patient(3)
         writer.close()
 
 
@@ -399,7 +399,7 @@ def test_idle_connections_last_five_seconds_unless_told_otherwise():
 
 
 async def test_streams_come_piece_by_piece():
-    async with serving(ServerSettings(time_scale=4, tokens_per_s=100)) as (_, session):
+    async with serving(ServerSettings(time_scale=1, tokens_per_s=100)) as (_, session):
         begun, times = time.monotonic(), []
         body = ask(stream=True, max_tokens=160, ignore_eos=True, stream_options={"include_usage": True})
         async with session.post(CHAT, json=body) as response:
@@ -412,8 +412,7 @@ async def test_streams_come_piece_by_piece():
         assert lines[-1] == b"data: [DONE]"
         usage = json.loads(lines[-2].removeprefix(b"data: "))["usage"]
         assert usage["completion_tokens"] == 160
-        assert times[-1] - times[0] > 0.3
-        assert times[2] < 0.3
+        assert times[-1] - times[2] > 0.5
 
 
 async def test_an_aborted_stream_says_so():
@@ -443,7 +442,7 @@ async def test_a_stream_of_generate_is_cumulative():
 async def test_refused_connections_then_starting_then_ready():
     faults = (
         Fault(kind=FaultKind.REFUSE, seconds=0.4),
-        Fault(kind=FaultKind.STARTING, seconds=0.8),
+        Fault(kind=FaultKind.STARTING, seconds=1.5),
     )
     async with serving(instant_settings(), *faults) as (handle, session):
         with pytest.raises(aiohttp.ClientConnectorError) as caught:
@@ -459,7 +458,7 @@ async def test_refused_connections_then_starting_then_ready():
 
 
 async def eventually_connects(session: aiohttp.ClientSession) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patient(5)
     while True:
         try:
             await get(session, "/v1/models")
@@ -698,7 +697,7 @@ async def test_command_serves_until_it_is_told_to_stop(simulate, number):
         hanging = asyncio.create_task(session.post(urls[0] + CHAT, json=ask()))
         await until_hanging(session, urls[0])
         process.send_signal(number)
-        assert await asyncio.to_thread(process.wait, 5) == 0
+        assert await asyncio.to_thread(process.wait, patient(5)) == 0
         with pytest.raises(BROKEN):
             await hanging
     assert process.stderr is not None
@@ -706,7 +705,7 @@ async def test_command_serves_until_it_is_told_to_stop(simulate, number):
 
 
 async def until_hanging(session: aiohttp.ClientSession, url: str) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patient(5)
     while True:
         async with session.get(f"{url}/sim/stats") as response:
             if (await response.json())["running"] == 1:

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from support.runs import buried, claim, collect, completed, enqueue, work, write_prompts
-from support.wait import wait_for
+from support.wait import patient, wait_for
 
 from common import keys
 from common.errors import RunNotFoundError
@@ -130,7 +130,7 @@ def test_a_look_writes_nothing_and_no_command_of_it_costs_more_for_a_longer_queu
     with store.client.monitor() as monitor:
         begun = time.perf_counter()
         watch.take(["r"])
-        assert time.perf_counter() - begun < 1.0
+        assert time.perf_counter() - begun < patient(1.0)
         store.client.ping()
         asked = []
         while (command := monitor.next_command()["command"]) != "PING":
@@ -289,7 +289,7 @@ def terminal(url, *, width=80, height=24):
     )
     try:
         yield mine, process
-        assert process.wait(20) == 0
+        assert process.wait(patient(20)) == 0
         assert termios.tcgetattr(theirs)[3] == before[3]
     finally:
         process.kill()

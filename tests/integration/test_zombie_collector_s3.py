@@ -26,7 +26,7 @@ def test_a_zombie_in_the_middle_of_its_upload_changes_no_object(arena, s3_server
     settings = settings_of("r", output=s3_server.url())
     arena.store.take_lease("zombie", 60)
     zombie = RunCollector(arena.store, settings, "zombie", flush_s=0.0)
-    faulty_s3.inject(Fault(kind="slow", delay_s=6.0, methods=("PUT",), match=part_name(0), times=1))
+    faulty_s3.inject(Fault(kind="held", methods=("PUT",), match=part_name(0), times=1))
     if conditions == "ignored":
         zombie.storage._conditions = False  # its request names none, as if the store did not look at it
     failed: list[BaseException] = []
@@ -48,6 +48,7 @@ def test_a_zombie_in_the_middle_of_its_upload_changes_no_object(arena, s3_server
     straight = open_storage(s3_server.url() + "/r")
     before = straight.read(part_name(0))
     assert thread.is_alive()
+    faulty_s3.heal()
     thread.join()
     assert straight.read(part_name(0)) == before
     assert [info.name for info in straight.list("part-")] == [part_name(0)]

@@ -45,6 +45,7 @@ Kind = Literal[
     "lost_answer",  # let the store do it, then cut the connection instead of answering
     "silent_success",  # let the store do it, then answer `status` as if it had not
     "slow",  # wait `delay_s`, then go on as usual
+    "held",  # wait until this fault is taken away, then go on as usual
     "slow_body",  # take the request's body in sips over `delay_s`, then go on as usual
     "hang",  # wait `delay_s`, then cut the connection
     "truncate_answer",  # send half of the store's answer body, then cut the connection
@@ -202,7 +203,9 @@ class FaultProxy:
             await _sip(request, fault.delay_s)
         if kind == "slow":
             await asyncio.sleep(fault.delay_s)
-        if kind in {None, "slow", "slow_body", "ignore_condition"}:
+        while kind == "held" and fault in self.faults:  # noqa: ASYNC110  # taken away from another thread
+            await asyncio.sleep(0.02)
+        if kind in {None, "slow", "held", "slow_body", "ignore_condition"}:
             return await self._forward(request, drop_condition=kind == "ignore_condition")
         if kind == "truncate_answer":
             return await self._truncate(request)

@@ -16,7 +16,7 @@ from typing import Any, Self
 import msgspec
 import psutil
 from support.deployment import ROOT
-from support.wait import wait_for
+from support.wait import patient, wait_for
 
 from common.parts import iter_part_records, read_manifest
 from common.records import Record
@@ -81,9 +81,11 @@ class Command:
     def ends(self, code: int = 0, timeout: float = 60) -> str:
         """Wait for its end; its words."""
         try:
-            found = self.process.wait(timeout)
+            found = self.process.wait(patient(timeout))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"still at work after {timeout} s:\n{self.text}{self.logs()}") from None
+            raise AssertionError(
+                f"still at work after {patient(timeout)} s:\n{self.text}{self.logs()}"
+            ) from None
         assert found == code, f"exit code {found}, not {code}:\n{self.text}{self.logs()}"
         return self.text
 
@@ -172,13 +174,13 @@ class Servers:
         return self
 
     def stats(self, server: int = 0) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.urls[server]}/sim/stats", timeout=10) as reply:
+        with urllib.request.urlopen(f"{self.urls[server]}/sim/stats", timeout=patient(10)) as reply:
             return json.load(reply)
 
     @staticmethod
     def _post(url: str, body: Any) -> None:
         request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=patient(10)).close()
 
 
 def prompts(path: Path, count: int, words: str = "Say {n}", *, start: int = 0) -> Path:

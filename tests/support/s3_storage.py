@@ -10,7 +10,7 @@ from common.storage.s3_storage import S3Storage
 if TYPE_CHECKING:
     from support.s3 import S3Server
 
-HASTE = Patience(total_s=8.0, first_pause_s=0.01, longest_pause_s=0.05)
+HASTE = Patience(total_s=60.0, first_pause_s=0.01, longest_pause_s=0.05)
 DATA = bytes(range(256)) * 64
 OTHER = DATA[::-1]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,8 +15,9 @@ from typing import Any, Self
 
 import psutil
 from support.faulty_s3 import Fault, FaultyS3
+from support.ports import free_ports
 from support.s3 import S3Server
-from support.wait import wait_for
+from support.wait import patient, wait_for
 
 from common.errors import PromptmillError
 from common.store import Counts, RunStore
@@ -169,7 +168,9 @@ class World:
 
     def environment(self, **more: str) -> dict[str, str]:
         """What every process of this world is given."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PROMPTMILL_", "RQ_"))}
+        # Who is killed tells no coverage, and being measured is slow.
+        others = ("AWS_", "PROMPTMILL_", "RQ_", "COVERAGE_")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
         env = {
             **kept,
             "RQ_REDIS_URL": self.redis.url,
@@ -263,7 +264,7 @@ class World:
             {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"},
             method="POST",
         )
-        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=2) as reply:
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=patient(2)) as reply:
             reply.read()
 
     # What is seen
@@ -293,15 +294,3 @@ class World:
             with contextlib.suppress(psutil.Error):
                 lines.append(" ".join(process.info["cmdline"] or []))
         return "\n".join(lines)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody has now, below those that the kernel gives to outgoing connections."""
-    found: list[int] = []
-    for port in random.sample(range(20_000, 30_000), 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no free ports")
