@@ -408,7 +408,8 @@ def test_a_full_disk_under_output_and_logs_is_waited_for(tmp_path):
 @pytest.mark.parametrize("what", ["deleted", "changed"])
 def test_an_input_that_is_gone_or_changed_stops_the_producer_and_nothing_else(tmp_path, what):
     flags = ("--high-water", "100")
-    with running(tmp_path, 1500, started=False, enqueue=flags) as world:
+    env = {"PROMPTMILL_CONCURRENCY": "32"}
+    with running(tmp_path, 700, started=False, enqueue=flags, env=env) as world:
         prompts = tmp_path / "prompts.jsonl"
         whole = prompts.read_bytes()
         world.producer.start()
@@ -428,7 +429,7 @@ def test_an_input_that_is_gone_or_changed_stops_the_producer_and_nothing_else(tm
         wait_for(lambda: completed(world) == accepted, "what was admitted is worked on", 60)
         prompts.write_bytes(whole)
         world.producer.start()
-        finish(world, 1500, timeout=120)
+        finish(world, 700, timeout=120)
 
 
 def test_rqs_own_commands_reach_the_queue(tmp_path):
