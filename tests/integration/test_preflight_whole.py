@@ -216,11 +216,11 @@ async def test_a_sweep_sees_where_the_slots_end(prompts):
         (16, 48, 0),
     ]
     two, full, queued = curve.points
-    assert 3 < full.tokens_per_s / two.tokens_per_s < 4.5
+    assert 2 < full.tokens_per_s / two.tokens_per_s < 5
     # On a busy machine a queue also hides our own turnaround, so the knee may seem a little higher.
-    assert queued.tokens_per_s == pytest.approx(full.tokens_per_s, rel=0.15)
+    assert queued.tokens_per_s == pytest.approx(full.tokens_per_s, rel=0.35)
     assert curve.knee in (8, 16)
-    assert queued.p50_s > 1.5 * full.p50_s
+    assert queued.p50_s > 1.3 * full.p50_s
     assert two.accept_length > 1
     at_knee = full if curve.knee == 8 else queued
     assert report.estimate.tokens_per_s == at_knee.tokens_per_s

@@ -191,7 +191,7 @@ def test_130_at_once_on_the_second_signal(tmp_path, slow):
 
 
 def test_a_second_ops_run_of_the_same_run_is_refused_and_sigkill_leaves_no_orphan(tmp_path, slow):
-    prompts(tmp_path / "p.jsonl", 200)
+    prompts(tmp_path / "p.jsonl", 1000)
     argv = ("ops", "run", "p.jsonl", *slow.flags, "--output", "out", "--no-preflight")
     with Command(tmp_path, *argv) as command:
         command.part("rq.cli")

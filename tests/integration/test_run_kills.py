@@ -33,7 +33,7 @@ def balanced(folder):
 
 
 def test_parts_killed_one_by_one_are_started_again_and_the_summary_says_so(tmp_path, slow):
-    source = prompts(tmp_path / "p.jsonl", 120)
+    source = prompts(tmp_path / "p.jsonl", 200)
     flags = ("--concurrency", "4", "--high-water", "30", "--batch-size", "20", "--no-preflight")
     with Command(tmp_path, "ops", "run", source, *slow.flags, "--output", "out", *flags) as command:
         killed = []
