@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -22,7 +23,7 @@ from consumers.client.http import InferenceClient
 from consumers.client.info import ServerInfo
 from consumers.client.load import Load
 from consumers.client.throttle import Throttle, cap_after_overload, cap_recover
-from consumers.concurrency import Settled, by_load, by_throughput, first_target
+from consumers.concurrency import Answered, Climb, by_latency, by_load, first_target
 
 PROBE_OPEN_S: Final = 5.0
 PROBE_CLOSED_S: Final = 1.0
@@ -31,6 +32,8 @@ SILENT_S: Final = 60.0
 
 LOAD_S: Final = 2.0
 REFUSED_S: Final = 30.0
+ANSWERS_KEPT: Final = 1024
+"""The last answers, from which the number in flight is found where the server tells nothing of its load."""
 
 log = get_logger("consumer")
 
@@ -81,8 +84,9 @@ class ServerGate:
         self._breaker = breaker.WHOLE
         self.target = first_target(concurrency, None)
         self.load: Load | None = None
-        self.completions: Callable[[], int] = lambda: 0
-        self._climb = Settled(self.target)
+        self._tells_load = False
+        self._climb = Climb(self.target)
+        self._answers: deque[Answered] = deque(maxlen=ANSWERS_KEPT)
 
     @property
     def limit(self) -> int:
@@ -137,8 +141,9 @@ class ServerGate:
             log.error("server_fails_every_request", server=self.client.url, retry_in_s=round(pause, 1))
         return self._breaker.tripped
 
-    def answered(self) -> None:
-        """The server finished a request."""
+    def answered(self, tokens: int, took_s: float) -> None:
+        """The server finished a request: an answer of so many tokens, in so many seconds."""
+        self._answers.append(Answered(time.monotonic() - took_s, took_s, tokens))
         if self._breaker is not breaker.WHOLE:
             self._breaker = breaker.WHOLE
             self.on_change()
@@ -182,13 +187,15 @@ class ServerGate:
 
     def _adjust(self, load: Load | None) -> None:
         if load is not None and load.running is not None:
+            self._tells_load = True
             self._retarget(by_load(self.target, load, self.in_flight()))
             return
+        if self._tells_load:
+            # It will again: one look that failed says nothing.
+            return
         if self._climb.target != self.target:
-            self._climb = Settled(self.target)
-        self._climb = by_throughput(
-            self._climb, now=time.monotonic(), ends=self.completions(), in_flight=self.in_flight()
-        )
+            self._climb = Climb(self.target)
+        self._climb = by_latency(self._climb, self._answers, now=time.monotonic(), in_flight=self.in_flight())
         self._retarget(self._climb.target)
 
     async def _look(self) -> bool:
@@ -202,6 +209,8 @@ class ServerGate:
                 health = HealthState.UNHEALTHY
             else:
                 self._knows_server = True
+                # What answers there now may be another version.
+                self._tells_load = False
                 self._breaker = breaker.WHOLE
                 self._retarget(first_target(self.asked, self.info))
         self.state, lost = step(self.state, health, time.monotonic())

@@ -83,11 +83,12 @@ class Performer:
         for position in positions:
             history = history_for(prompt.messages, position, answers)
             request = build_request(prompt, settings.generation, self.gate.info, messages=history, seed=seed)
+            sent = time.monotonic()
             with crashpoints.point("server.generate"):
                 result = await self.client.generate(request, settings.consumer.request_timeout)
             if isinstance(result, Failure):
                 return await self._failed(prompt, claim, settings, result)
-            self.gate.answered()
+            self.gate.answered(result.usage.completion_tokens or 0, time.monotonic() - sent)
             judgement = self._judge(settings.run, request, result)
             verdict = judgement.verdict
             decision = apply(

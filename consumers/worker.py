@@ -125,7 +125,6 @@ class GenerationWorker(BaseWorker):
             gate.on_change = changed
             gate.on_lost = lambda: engine.hand_back(death=True)
             gate.in_flight = lambda: engine.in_flight
-            gate.completions = lambda: figures.completions
             stopper = Stopper(engine, self._loop, drain_timeout())
             helpers = [
                 asyncio.create_task(gate.run(), name="gate"),

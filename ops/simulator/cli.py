@@ -124,6 +124,7 @@ def _faults(_context: click.Context, _parameter: click.Parameter, values: tuple[
     help="Seconds between two looks at whether a client left.",
 )
 @click.option("--keepalive", "keepalive_s", type=click.FloatRange(0), default=_DEFAULTS.keepalive_s)
+@click.option("--metrics/--no-metrics", default=True, show_default=True, help="Whether there is /metrics.")
 @click.option(
     "--api-key", envvar="PROMPTMILL_SIMULATE_API_KEY", help="Key to ask for; better given in the environment."
 )

@@ -19,6 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import psutil
 import redis
 
 from common.jobs import encode_job
@@ -244,6 +245,15 @@ def cpu_seconds(pid: int) -> float:
     """CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def simulator_cpu() -> float:
+    """CPU seconds of the simulated servers that we started."""
+    spent = 0.0
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it may just have ended
+            spent += cpu_seconds(child.pid) if "simulate" in child.cmdline() else 0.0
+    return spent
 
 
 def redis_pid(url: str) -> int:

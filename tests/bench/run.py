@@ -36,6 +36,7 @@ BENCHES = {
     "flat": "bench_flat",
     "occupancy": "bench_slots",
     "auto": "bench_slots",
+    "silent": "bench_slots",
     "whole": "bench_whole",
     "peers": "bench_consumer",
     "jobs": "bench_jobs",

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import heapq
+import math
+from collections import deque
+from random import Random
+
 import pytest
 
 from consumers.client.info import ServerInfo
 from consumers.client.load import Load
-from consumers.concurrency import MOST_WAITING, Settled, by_load, by_throughput, first_target, with_queue
+from consumers.concurrency import (
+    DEFAULT_CONCURRENCY,
+    MOST_WAITING,
+    Answered,
+    Climb,
+    Pace,
+    by_latency,
+    by_load,
+    first_target,
+    pace_of,
+    with_queue,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +76,91 @@ def test_a_server_shared_with_others_gets_less():
     assert by_load(53, load, in_flight=53) < 53
 
 
+class Silent:
+    """A server that tells nothing, and its consumer, in simulated time: answers of lognormal lengths."""
+
+    def __init__(
+        self, slots: int, *, first_token_s: float = 0.04, noise: float = 0.0, equal: bool = False
+    ) -> None:
+        self.random = Random(slots)
+        self.slots, self.first_token_s, self.noise, self.equal = slots, first_token_s, noise, equal
+        self.per_token_s = slots / 40 / 260
+        self.now, self.running, self.waiting = 1.0, [], deque()
+        self.answers: deque[Answered] = deque(maxlen=1000)
+        self.climb = Climb(DEFAULT_CONCURRENCY)
+        self.busy = 0.0
+
+    def run(self, seconds: float) -> None:
+        until, look = self.now + seconds, self.now
+        while self.now < until:
+            while len(self.running) + len(self.waiting) < self.climb.target:
+                tokens = 260 if self.equal else round(200 * math.exp(self.random.gauss(0, 0.7)))
+                self.waiting.append((self.now, max(8, tokens)))
+            while self.waiting and len(self.running) < self.slots:
+                sent, tokens = self.waiting.popleft()
+                slower = math.exp(self.random.gauss(0, self.noise))
+                ends = self.now + self.first_token_s + tokens * self.per_token_s * slower
+                heapq.heappush(self.running, (ends, sent, tokens))
+            after = min(self.running[0][0], look)
+            self.busy += len(self.running) * (after - self.now)
+            self.now = after
+            if after < look:
+                _, sent, tokens = heapq.heappop(self.running)
+                self.answers.append(Answered(sent, after - sent, tokens))
+                continue
+            in_flight = len(self.running) + len(self.waiting)
+            self.climb = by_latency(self.climb, self.answers, now=self.now, in_flight=in_flight)
+            look += 2.0
+
+    def share_busy(self, seconds: float) -> float:
+        before = self.busy
+        begun = self.now
+        self.run(seconds)
+        return (self.busy - before) / (self.now - begun) / self.slots
+
+
 @pytest.mark.parametrize("slots", [16, 48, 128])
-def test_where_nothing_is_told_throughput_finds_a_number_that_fills_the_slots(slots):
-    state, now, ends = Settled(48), 1.0, 0.0
-    for _ in range(4 * 60):
-        now += 2.0
-        ends += 2.0 * min(slots, state.target) / 1.5  # each slot ends one in 1.5 s
-        state = by_throughput(state, now=now, ends=int(ends), in_flight=state.target)
-    assert state.base >= min(slots, 48)
-    assert state.target <= max(48, 2.1 * slots)
+@pytest.mark.parametrize("noise", [0.0, 0.15])
+def test_where_nothing_is_told_it_settles_within_a_minute_on_a_short_queue(slots, noise):
+    server = Silent(slots, noise=noise)
+    server.run(60)
+    assert server.share_busy(30) > 0.98
+    assert slots <= server.climb.target <= slots * (1 + MOST_WAITING)
+
+
+@pytest.mark.parametrize("slots", [16, 48, 128])
+def test_long_prompts_do_not_look_like_a_queue_for_long(slots):
+    server = Silent(slots, first_token_s=0.35 * slots / 40)
+    server.run(120)
+    assert server.share_busy(30) > 0.98
+
+
+def test_answers_of_one_length_are_climbed_by_their_rate():
+    server = Silent(128, equal=True)
+    server.run(60)
+    assert server.share_busy(30) > 0.98
+    assert server.climb.target <= 128 * 1.25
+
+
+@pytest.mark.parametrize(("before", "after"), [(48, 16), (48, 128), (128, 64)])
+def test_where_nothing_is_told_a_changed_limit_is_followed(before, after):
+    server = Silent(before)
+    server.run(60)
+    server.slots = after
+    server.run(60)
+    assert server.share_busy(30) > 0.98
+    assert server.climb.target <= after * (1 + MOST_WAITING)
+
+
+def test_a_window_in_which_the_number_was_not_in_flight_proves_nothing():
+    server = Silent(48)
+    server.run(3)
+    before = server.climb
+    after = by_latency(before, server.answers, now=100.0, in_flight=before.target // 2)
+    assert (after.target, after.since) == (before.target, 100.0)
+
+
+def test_the_pace_tells_the_wait_from_the_tokens_own_time():
+    found = pace_of([Answered(0.0, 2.0 + 0.01 * tokens, tokens) for tokens in (8, 50, 300, 4000)])
+    assert (found.wait_s, found.token_s) == pytest.approx((2.0, 0.01))
+    assert pace_of([Answered(0.0, 3.0, 300)] * 20) == Pace(0.0, pytest.approx(0.01))

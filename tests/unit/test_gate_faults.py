@@ -53,15 +53,15 @@ def test_a_completion_opens_it_at_once(gate, clock):
         gate.faulted(f"r-{number}")
     woken = []
     gate.on_change = lambda: woken.append(gate.limit)
-    gate.answered()
+    gate.answered(100, 1.0)
     assert woken == [16]
     assert gate.word == "ready"
-    gate.answered()
+    gate.answered(100, 1.0)
     assert len(woken) == 1
 
 
 def test_faults_between_completions_close_nothing(gate):
     for number in range(10 * PROMPTS):
         assert not gate.faulted(f"r-{number}")
-        gate.answered()
+        gate.answered(100, 1.0)
     assert gate.limit == 16

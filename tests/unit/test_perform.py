@@ -56,8 +56,9 @@ class Gate:
         self.fails_all = fails_all
         self.said = []
 
-    def answered(self):
-        self.said.append(("answered",))
+    def answered(self, tokens, took_s):
+        assert took_s >= 0
+        self.said.append(("answered", tokens))
 
     def faulted(self, job):
         self.said.append(("faulted", job))
@@ -240,7 +241,7 @@ async def test_a_server_that_fails_everybody_costs_a_prompt_no_attempt():
 async def test_a_completion_clears_the_server_and_a_refusal_says_nothing_of_it():
     job = Job(success())
     await job.outcome()
-    assert job.gate.said == [("answered",)]
+    assert job.gate.said == [("answered", 20)]
     job = Job(failure(FailureKind.TOO_LONG, status=400))
     await job.outcome()
     assert job.gate.said == []
