@@ -31,8 +31,15 @@ MOST_SHARE: Final = MOST_WAITING / (1 + MOST_WAITING)
 LOSS: Final = 0.05
 """A smaller number may seem to lower throughput by this share and be kept: windows are short."""
 
-UP_GAIN: Final = 0.1
-"""A number larger by `STEP` must raise throughput by this share to be kept."""
+LEAST_GAIN: Final = 0.04
+"""A number larger by `STEP` must raise throughput by this share to be kept where nothing seems to wait: slots
+that share a device slow one another down."""
+
+QUEUE_GAIN: Final = 0.1
+"""The same where requests seem to wait."""
+
+SEEN_SHARE: Final = 0.03
+"""Less waiting than this may be none."""
 
 LEAST_SPREAD: Final = 0.02
 """How unlike the lengths of answers must be to tell waiting from generating."""
@@ -112,7 +119,7 @@ def by_load(target: int, load: Load, in_flight: int) -> int:
     """
     running, waiting = load.running or 0, load.waiting or 0
     limit = load.max_running
-    if limit is not None and target > with_queue(limit):
+    if limit is not None and target > _most(limit):
         return with_queue(limit)
     if waiting > max(1, MOST_WAITING * running):
         # Too many wait. Those in flight over the target must end before less can be asked for again.
@@ -124,7 +131,16 @@ def by_load(target: int, load: Load, in_flight: int) -> int:
     if waiting and running < limit:
         return target
     full = with_queue(limit)
-    return full if target >= full else min(full, target + max(1, (full - target) // 2))
+    if target < full:
+        return min(full, target + max(1, (full - target) // 2))
+    # Short answers empty the queue before new requests arrive: then it may be a little longer.
+    longer = load.waiting == 0 and in_flight >= target
+    return min(_most(limit), target + max(1, limit // 32)) if longer else target
+
+
+def _most(limit: int) -> int:
+    """Requests in flight of which no more than `MOST_WAITING` wait, but for a lone one."""
+    return max(with_queue(limit), min(MOST, limit + int(limit * MOST_WAITING)))
 
 
 def by_latency(state: Climb, answers: Sequence[Answered], *, now: float, in_flight: int) -> Climb:
@@ -182,10 +198,10 @@ def _next(state: Climb, pace: Pace, mean_tokens: float) -> Climb:
     higher = change(target=min(MOST, target + max(1, math.ceil(target * STEP))), phase=Phase.UP)
     crowded = share > MOST_SHARE
     match state.phase:
-        case Phase.UP if gain < 1 + UP_GAIN:
+        case Phase.UP if gain < 1 + (QUEUE_GAIN if share > SEEN_SHARE else LEAST_GAIN):
             sure = state.before * gain if gain > 1 + LOSS else min(state.before, running)
-            settled = max(state.before, min(target, with_queue(round(sure))))
-            found = change(target=settled, phase=Phase.SETTLING)
+            queued = with_queue(round(sure)) if share > SEEN_SHARE else 0
+            found = change(target=max(state.before, min(target, queued)), phase=Phase.SETTLING)
         case Phase.START | Phase.UP:
             found = lower if crowded else higher
         case Phase.DOWN if gain < 1 - LOSS:

@@ -71,6 +71,20 @@ def test_while_too_many_are_still_in_flight_the_target_does_not_fall_further():
     assert by_load(18, load, in_flight=116) == 18
 
 
+@pytest.mark.parametrize(("limit", "most"), [(1, 2), (16, 19), (64, 76), (128, 153)])
+def test_a_queue_seen_empty_grows_to_the_most_that_may_wait_and_no_further(limit, most):
+    target = with_queue(limit)
+    for _ in range(20):
+        load = Load(source="/v1/loads", running=limit, waiting=0, max_running=limit)
+        target = by_load(target, load, in_flight=target)
+    assert target == most
+
+
+def test_a_queue_that_is_not_told_is_not_taken_to_be_empty():
+    load = Load(source="/slots", running=64, max_running=64)
+    assert by_load(71, load, in_flight=71) == 71
+
+
 def test_a_server_shared_with_others_gets_less():
     load = Load(source="/v1/loads", running=48, waiting=60, max_running=48)
     assert by_load(53, load, in_flight=53) < 53
@@ -80,10 +94,17 @@ class Silent:
     """A server that tells nothing, and its consumer, in simulated time: answers of lognormal lengths."""
 
     def __init__(
-        self, slots: int, *, first_token_s: float = 0.04, noise: float = 0.0, equal: bool = False
+        self,
+        slots: int,
+        *,
+        first_token_s: float = 0.04,
+        noise: float = 0.0,
+        equal: bool = False,
+        slower: float = 0.0,
     ) -> None:
         self.random = Random(slots)
         self.slots, self.first_token_s, self.noise, self.equal = slots, first_token_s, noise, equal
+        self.slower = slower  # by how much each running request slows the others down
         self.per_token_s = slots / 40 / 260
         self.now, self.running, self.waiting = 1.0, [], deque()
         self.answers: deque[Answered] = deque(maxlen=1000)
@@ -98,7 +119,7 @@ class Silent:
                 self.waiting.append((self.now, max(8, tokens)))
             while self.waiting and len(self.running) < self.slots:
                 sent, tokens = self.waiting.popleft()
-                slower = math.exp(self.random.gauss(0, self.noise))
+                slower = math.exp(self.random.gauss(0, self.noise)) * (1 + self.slower * len(self.running))
                 ends = self.now + self.first_token_s + tokens * self.per_token_s * slower
                 heapq.heappush(self.running, (ends, sent, tokens))
             after = min(self.running[0][0], look)
@@ -133,6 +154,13 @@ def test_long_prompts_do_not_look_like_a_queue_for_long(slots):
     server = Silent(slots, first_token_s=0.35 * slots / 40)
     server.run(120)
     assert server.share_busy(30) > 0.98
+
+
+def test_slots_that_slow_one_another_down_are_filled_all_the_same():
+    server = Silent(128, slower=0.01)
+    server.run(90)
+    assert server.share_busy(30) > 0.98
+    assert server.climb.target <= 128 * (1 + MOST_WAITING)
 
 
 def test_answers_of_one_length_are_climbed_by_their_rate():
