@@ -54,9 +54,10 @@ def language_of(prompt: str) -> str:
             return "zh"
         if _RUSSIAN.search(head):
             return "ru"
-    words = set(head.lower().split())
-    if words.isdisjoint(_TELLING):
+    spoken = head.lower().split()
+    if _TELLING.isdisjoint(spoken):
         return "en"
+    words = set(spoken)
     best = max(_STOP_WORDS, key=lambda language: len(words & _STOP_WORDS[language]))
     return best if len(words & _STOP_WORDS[best]) > 1 else "en"
 

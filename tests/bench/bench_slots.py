@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import harness
 import msgspec
@@ -14,6 +14,7 @@ from harness import Row, Section, say
 
 from common.records import Record
 from common.store import RunStore
+from consumers.concurrency import MOST_WAITING
 
 SERVERS = 7
 SLOTS = 64
@@ -32,6 +33,9 @@ FAST_S = 8
 
 LOOK_S = 0.25
 LAST_S = 300.0
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _RECORD = msgspec.json.Decoder(Record)
 
@@ -238,6 +242,11 @@ def bench_auto(rounds: int) -> Section:
                 Row(f"{slots} slots: busy slots, {name}", shares(runs), "", "", waited(runs))
                 for name, runs in seen.items()
             ]
+        falls, rises = zip(*(followed(url) for _ in range(rounds)), strict=True)
+    rows += [
+        Row("until `auto` has followed a limit that falls from 48 to 16", list(falls), "s", "<= 10"),
+        Row("until `auto` has followed a limit that rises from 16 to 64", list(rises), "s", "<= 10"),
+    ]
     return Section(
         "`--concurrency auto`",
         f"One simulated server at a time, of 16, 48 and 128 slots that end about {AUTO_RATE:.0f} requests/s "
@@ -299,10 +308,11 @@ def waited(runs: list[dict[str, float]]) -> str:
     return f"{statistics.median(run['waiting'] for run in runs):.0f} waited"
 
 
-def single(url: str, slots: int, concurrency: str, *flags: str, warm_s: float = WARM_S) -> dict[str, float]:
-    """One consumer on one new server: how busy it was in the window, and what ran and waited there."""
-    # Enough for the queue never to run dry: what ends until the window is over, and what is in flight then.
-    jobs = int(AUTO_RATE * (warm_s + WINDOW_S + 4)) + 300
+@contextmanager
+def consumed(
+    url: str, slots: int, jobs: int, concurrency: str, *flags: str
+) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """One consumer at work on one new server; gives what asks the server for its counts."""
     harness.flush(url)
     harness.admit(url, harness.settings("bench", "/nowhere", jobs), jobs)
     with ExitStack() as stack:
@@ -318,23 +328,48 @@ def single(url: str, slots: int, concurrency: str, *flags: str, warm_s: float = 
         )
         process = stack.enter_context(harness.running(harness.command("rq", "worker", "completions"), env))
 
-        def stats(query: str = "") -> dict[str, Any]:
+        def stats(query: str) -> dict[str, Any]:
             found: dict[str, Any] = harness.get_json(f"{server}/sim/stats{query}")
+            if found["completions"] + found["running"] + found["waiting"] >= jobs:
+                raise RuntimeError("the queue ran dry while it was looked at")
+            found["url"] = server
             return found
 
-        harness.until("the first request", lambda: stats()["running"] > 0, within=60)
+        harness.until("the first request", lambda: stats("")["running"] > 0, within=60)
+        yield stats
+        process.kill()
+
+
+def single(url: str, slots: int, concurrency: str, *flags: str, warm_s: float = WARM_S) -> dict[str, float]:
+    """How busy one server was in the window, and what ran and waited there."""
+    # What ends until the window is over, and what is in flight then.
+    jobs = int(AUTO_RATE * (warm_s + WINDOW_S + 4)) + 300
+    with consumed(url, slots, jobs, concurrency, *flags) as stats:
         time.sleep(warm_s)
         begun = time.time()
         looks = []
         while time.time() < begun + WINDOW_S:
-            looks.append(stats())
+            looks.append(stats(""))
             time.sleep(0.1)
         ended = stats(f"?since={begun}&until={time.time()}")
-        if ended["completions"] + ended["running"] + ended["waiting"] >= jobs:
-            raise RuntimeError("the queue ran dry within the window")
-        process.kill()
     return {
         "share": ended["occupancy"]["share"],
         "waiting": statistics.mean(look["waiting"] for look in looks),
         "running": statistics.mean(look["running"] for look in looks),
     }
+
+
+def followed(url: str) -> list[float]:
+    """Seconds until `auto` has followed a limit that falls from 48 to 16, and one that rises to 64."""
+    took = []
+    with consumed(url, 48, 3000, "auto") as stats:
+        time.sleep(WARM_S)
+        for limit in (16, 64):
+            harness.post(f"{stats('')['url']}/sim/slots", b'{"slots": %d}' % limit)
+
+            def there(limit: int = limit) -> bool:
+                now = stats("")
+                return bool(now["running"] == limit and 0 < now["waiting"] <= MOST_WAITING * limit)
+
+            took.append(harness.until(f"a limit of {limit}", there, within=60))
+    return took

@@ -176,9 +176,9 @@ def get_json(url: str) -> Any:
         return json.load(reply)
 
 
-def post(url: str) -> None:
-    """Send an empty POST."""
-    with urllib.request.urlopen(urllib.request.Request(url, data=b"{}", method="POST"), timeout=30):
+def post(url: str, body: bytes = b"{}") -> None:
+    """Send a POST."""
+    with urllib.request.urlopen(urllib.request.Request(url, data=body, method="POST"), timeout=30):
         pass
 
 
