@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
+from zlib import crc32
 
 import msgspec
 
@@ -26,7 +27,9 @@ from producer.parse import InvalidLine, Prompt, derived_id, parse_line
 from producer.scan import ScanReport, read_prompts
 from producer.source import Source
 
-PREFIX_BYTES: Final = 48
+LEVELS: Final = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+"""Lengths in bytes at which the beginnings of two prompts are compared."""
+
 BOM: Final = b"\xef\xbb\xbf"
 
 log = get_logger("producer")
@@ -126,8 +129,23 @@ def sort_key(raw: RawLine, settings: RunSettings) -> Any:
 
 
 def _beginning(prompt: Prompt) -> bytes:
-    texts = (m.content for m in prompt.messages if isinstance(m.content, str))
-    return "\0".join(texts)[:PREFIX_BYTES].encode("utf-8", "surrogatepass")
+    """Two bytes of a checksum of each of ever longer beginnings, the first message among them.
+
+    Sorted by it, prompts that begin alike stand together, among them those that are alike for longer, and
+    so on; all that share a system prompt do, however its end lies. A checksum that two beginnings share by
+    chance only mixes two groups. The key is as small for long beginnings as for short ones.
+    """
+    texts = [
+        m.content.encode("utf-8", "surrogatepass") for m in prompt.messages if isinstance(m.content, str)
+    ]
+    text = b"\0".join(texts)
+    first = len(texts[0]) if len(texts) > 1 else 0
+    key, sum_, at = bytearray(), 0, 0
+    for level in sorted({*LEVELS, first} - {0}):
+        sum_ = crc32(text[at:level], sum_)
+        key += (sum_ & 0xFFFF).to_bytes(2)
+        at = level
+    return bytes(key)
 
 
 class OrderedReader:

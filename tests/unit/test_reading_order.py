@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -60,7 +61,7 @@ def read(source, order, tmp_path, start=None, field=None):
         ("input", None, [0, 1, 2, 3, 4, 5]),
         ("longest-first", None, [1, 3, 0, 4, 5, 2]),
         ("longest-first", "n", [3, 0, 1, 2, 4, 5]),
-        ("prefix", None, [2, 3, 0, 4, 5, 1]),
+        ("prefix", None, [2, 1, 5, 3, 4, 0]),
     ],
 )
 def test_every_line_comes_once_with_its_own_index(source, tmp_path, order, field, indexes):
@@ -81,3 +82,29 @@ def test_a_restart_at_any_position_gives_the_rest(source, tmp_path, order):
         rest = read(source, order, tmp_path, start=position)
         assert [msgspec.json.encode(i) for i, _ in rest] == [msgspec.json.encode(i) for i, _ in whole[at:]]
         assert [p for _, p in rest] == [p for _, p in whole[at:]]
+
+
+def test_prompts_that_share_a_system_prompt_stand_together(tmp_path):
+    """Also where all system prompts begin alike."""
+    common = "You are a careful assistant. " * 8
+    systems = [f"{common}{n} {'rules ' * 60}" for n in range(5)]
+    lines = []
+    for n in range(60):
+        system, user = {"role": "system", "content": systems[n % 5]}, {"role": "user", "content": f"{n}?"}
+        lines.append(json.dumps({"messages": [system, user]}))
+    path = tmp_path / "p.jsonl"
+    path.write_text("\n".join(lines))
+    items = [item for item, _ in read(open_source(str(path), spool=tmp_path / "spool"), "prefix", tmp_path)]
+    order = [item.index % 5 for item in items]
+    assert sorted(item.index for item in items) == list(range(60))
+    assert sum(a != b for a, b in pairwise(order)) == 4
+
+
+def test_long_prompts_that_share_a_document_stand_together(tmp_path):
+    documents = [f"Read this. {'word ' * 600}{n} {'more ' * 900}" for n in range(4)]
+    lines = [json.dumps({"prompt": f"{documents[n % 4]} Question {n}"}) for n in range(40)]
+    path = tmp_path / "p.jsonl"
+    path.write_text("\n".join(lines))
+    items = [item for item, _ in read(open_source(str(path), spool=tmp_path / "spool"), "prefix", tmp_path)]
+    order = [item.index % 4 for item in items]
+    assert sum(a != b for a, b in pairwise(order)) == 3
