@@ -37,6 +37,7 @@ BENCHES = {
     "occupancy": "bench_slots",
     "auto": "bench_slots",
     "silent": "bench_slots",
+    "order": "bench_order",
     "whole": "bench_whole",
     "peers": "bench_consumer",
     "jobs": "bench_jobs",
