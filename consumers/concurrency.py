@@ -208,6 +208,9 @@ def _next(state: Climb, pace: Pace, mean_tokens: float) -> Climb:
             enough = min(state.before, math.ceil(target / gain) + 1)
             phase = Phase.SETTLING if enough < state.before else Phase.BACK
             found = change(target=enough, phase=phase, reading_s=pace.wait_s)
+        case Phase.DOWN:
+            # It costs nothing that is seen: a little more tells whether it costs something that is not.
+            found = change(target=with_queue(target) + 1, phase=Phase.UP)
         case Phase.BACK:
             found = higher
         case Phase.STILL if crowded and share > state.share + MOST_SHARE / 2:

@@ -149,6 +149,15 @@ def test_where_nothing_is_told_it_settles_within_a_minute_on_a_short_queue(slots
     assert slots <= server.climb.target <= slots * (1 + MOST_WAITING)
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("slots", [16, 48])
+def test_chance_leaves_no_slot_empty(slots, seed):
+    server = Silent(slots, noise=0.1)
+    server.random.seed(seed)
+    server.run(60)
+    assert server.share_busy(20) > 0.98
+
+
 @pytest.mark.parametrize("slots", [16, 48, 128])
 def test_long_prompts_do_not_look_like_a_queue_for_long(slots):
     server = Silent(slots, first_token_s=0.35 * slots / 40)
