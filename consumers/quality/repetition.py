@@ -129,6 +129,8 @@ def _run_near_end(data: bytes, length: int, repeats: int, repeats_of_long: int) 
     """Look for a long enough periodic stretch at the end and at a few places just before it."""
     size = len(data)
     slack = max(400, size // 10)
+    if not _may_repeat(data, size - slack, length):
+        return None
     for back in sorted({0, 100, 400, slack // 2, slack}):
         end = size - back
         if end < length:
@@ -137,6 +139,19 @@ def _run_near_end(data: bytes, length: int, repeats: int, repeats_of_long: int) 
         if run is not None and run.stop >= size - slack:
             return run
     return None
+
+
+def _may_repeat(data: bytes, at: int, length: int) -> bool:
+    """Whether a stretch of `length` bytes that repeats three times or more can reach up to `at` or beyond.
+
+    It would hold one of the few words looked for here, and hold it twice; an ordinary text has each but once.
+    """
+    for stop in range(max(at, _ANCHOR), len(data) + 1, length - _ANCHOR):
+        start = stop - _ANCHOR
+        word = data[start:stop]
+        if data.find(word) < start or data.find(word, start + 1) >= 0:
+            return True
+    return False
 
 
 def _climb(data: bytes, end: int, length: int, repeats: int, repeats_of_long: int) -> _Run | None:
@@ -190,8 +205,11 @@ def _extend(data: bytes, before: int, at: int, width: int) -> _Run:
 def _counter(data: bytes, bar: _Bar) -> Loop | None:
     """Find a unit that repeats but for numbers, when those do nothing but count."""
     tail = data[-_COUNTER_WINDOW:]
+    if len(tail) < bar.counter_length:
+        return None
     plain = tail.translate(None, _DIGITS)
-    if len(plain) == len(tail) or len(plain) < bar.counter_length:
+    # A place that counts has a number in all rows of the unit but one.
+    if len(tail) - len(plain) < bar.counter_repeats - 1 or len(plain) < bar.counter_length:
         return None
     run = _run_near_end(plain, bar.counter_length, bar.counter_repeats, bar.counter_repeats)
     if run is None or not _says_something(plain[run.stop - 2 * run.period : run.stop]):

@@ -152,8 +152,8 @@ def ratios(ours_: list[dict[str, float]], theirs: list[dict[str, float]], what: 
 def bench_http(rounds: int) -> Section:
     """With real requests, against a bare aiohttp loop."""
     seen: dict[str, list[dict[str, float]]] = {}
-    jobs = 2000
-    with harness.redis_server() as url, harness.simulators("--instant") as (server,):
+    jobs = 8000
+    with harness.redis_server() as url, harness.replayed() as server:
         for number in range(rounds):
             for at_once in (64, 512):
                 bare = harness.child("drive.py", "bare", server, str(jobs), str(at_once))

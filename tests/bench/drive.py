@@ -108,15 +108,24 @@ async def bare(server: str, count: int, at_once: int) -> dict[str, float]:
         connector=connector, timeout=timeout, headers={"Content-Type": "application/json"}
     ) as session:
 
-        async def one(text: str) -> None:
+        async def one(number: int, text: str) -> None:
             try:
                 body = {
+                    "rid": f"{number:032x}",
                     "model": "qwen3.6-27b",
-                    "messages": [{"role": "user", "content": text}],
                     "max_tokens": 4096,
+                    "max_completion_tokens": 4096,
+                    "separate_reasoning": True,
+                    "return_spec_tokens_details": True,
                     "temperature": 0.6,
                     "top_p": 0.95,
                     "top_k": 20,
+                    "min_p": 0.0,
+                    "repetition_penalty": 1.0,
+                    "presence_penalty": 0.0,
+                    "frequency_penalty": 0.0,
+                    "chat_template_kwargs": {"enable_thinking": True},
+                    "messages": [{"role": "user", "content": text}],
                 }
                 async with session.post(url, data=msgspec.json.encode(body)) as reply:
                     answer = msgspec.json.decode(await reply.read())
@@ -126,9 +135,9 @@ async def bare(server: str, count: int, at_once: int) -> dict[str, float]:
 
         begun, cpu = time.perf_counter(), time.process_time()
         tasks = set()
-        for text in prompts(count):
+        for number, text in enumerate(prompts(count)):
             await free.acquire()
-            task = asyncio.create_task(one(text))
+            task = asyncio.create_task(one(number, text))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)

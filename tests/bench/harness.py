@@ -155,6 +155,17 @@ def simulators(*flags: str, count: int = 1) -> Iterator[list[str]]:
         yield urls
 
 
+@contextlib.contextmanager
+def replayed() -> Iterator[str]:
+    """A server that answers at once with recorded answers, in a process of its own; its URL."""
+    with running([sys.executable, str(HERE / "replay.py")], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        if not url:
+            raise RuntimeError("the replaying server did not start")
+        yield url
+
+
 def child(script: str, *args: str, env: dict[str, str] | None = None, python: str = sys.executable) -> Any:
     """Run a script of this folder to its end; the JSON in the last line of its output."""
     done = subprocess.run(

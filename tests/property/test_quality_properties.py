@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import patch
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.loops import loops
+from support.ordinary_texts import generated, library_sources
 
 from common.records import Response, Speculation, Usage, Verdict
 from common.settings import QualitySettings
-from consumers.quality import apply, check, judge
+from consumers.quality import apply, check, judge, repetition
 from consumers.quality.boilerplate import fingerprint
 from consumers.quality.guard import PauseServer
 from consumers.quality.repetition import find_loop
@@ -89,3 +93,38 @@ def test_the_guard_answers_any_window_and_blames_only_servers_it_was_told_of(by_
         assert found.sentence.endswith(".")
     if isinstance(found, PauseServer):
         assert found.server in by_server
+
+
+REPEATED = st.builds(
+    lambda before, unit, repeats, after: before + unit * repeats + after,
+    st.text(max_size=400),
+    st.text(min_size=1, max_size=400),
+    st.integers(1, 40),
+    st.text(max_size=600),
+)
+
+
+@given(text=REPEATED, spoilt=st.none() | st.integers(0, 16_000), cut=st.booleans())
+def test_the_quick_look_for_loops_misses_none_that_the_search_finds(text, spoilt, cut):
+    if spoilt is not None:
+        text = f"{text[:spoilt]}#{text[spoilt:]}"
+
+    assert_as_without_quick_look(text, cut=cut)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_quick_look_changes_nothing_for_real_texts_and_loops(seed):
+    texts = [
+        *generated(seed),
+        *loops(seed),
+        *(("source", text) for text in library_sources(40, Random(seed))),
+    ]
+    for _, text in texts:
+        for cut in (False, True):
+            assert_as_without_quick_look(text, cut=cut)
+
+
+def assert_as_without_quick_look(text: str, *, cut: bool) -> None:
+    quick = find_loop(text, cut=cut)
+    with patch.object(repetition, "_may_repeat", return_value=True):
+        assert quick == find_loop(text, cut=cut)
