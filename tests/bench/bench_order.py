@@ -97,8 +97,7 @@ def tail(url: str, folder: Path, seed: int, order: list[str], *, off: float) -> 
     flags += ["--tokens-per-s", str(LONG.tokens_per_s), "--health-delay", "0"]
     with harness.simulators(*flags, count=LONG_SERVERS) as servers:
         found = run(url, folder / "long.jsonl", servers, LONG_PROMPTS, order)
-        full = max(harness.get_json(f"{one}/sim/stats")["full_at"] or 0.0 for one in servers)
-        busy = occupancy(servers, found["ended"])
+        busy, full = occupancy(servers, found["ended"])
     for _, line in RunStore.from_url(url).waiting_lines("bench"):
         record = _RECORD.decode(line)
         # The simulator's shortest answers are longer than drawn: they open with a sentence.
