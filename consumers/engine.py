@@ -32,6 +32,9 @@ FLUSH_S: Final = 5.0
 EXCHANGE_MOST: Final = 128
 """Jobs that end, and that are claimed, in one exchange: Redis serves nobody else meanwhile."""
 
+FULL_ENOUGH: Final = 32
+"""So many ended jobs are sent without waiting for more: Redis works on them while the next ones do."""
+
 DEEP_QUEUE: Final = 4
 """Jobs are claimed ahead while the queue holds this many times what is claimed: never the last ones."""
 
@@ -140,8 +143,9 @@ class Engine:
                     return
                 await self._wait()
                 continue
-            # Let every job that can end in this turn of the loop share the round trip.
-            await asyncio.sleep(0)
+            if len(self._ended) < FULL_ENOUGH:
+                # Let every job that can end in this turn of the loop share the round trip.
+                await asyncio.sleep(0)
             try:
                 await self._exchange(want)
                 backoff = REDIS_BACKOFF_S
@@ -169,7 +173,9 @@ class Engine:
         except BaseException:
             self._ended = ended + self._ended
             raise
-        self._ahead = max(len(ended), self._ahead - 1)
+        # What was only handed back tells nothing of how fast jobs end.
+        through = sum(not isinstance(item.outcome, HandedBack) for item in ended)
+        self._ahead = max(through, self._ahead - 1)
         for item, counted in zip(ended, finish.accepted, strict=True):
             self.held.pop(item.claim.execution, None)
             if not counted:

@@ -60,6 +60,9 @@ save ""
 maxmemory-policy noeviction
 # A job's hash stays in one compact block up to this length of a field: half the memory of a queued job.
 hash-max-listpack-value 4096
+# Claims in flight are looked up at every exchange: not in blocks that are read from end to end.
+zset-max-listpack-entries 16
+set-max-listpack-entries 16
 # Small stream blocks: completions are larger than any, and an RQ result does not reserve 4 KB.
 stream-node-max-bytes 256
 stream-node-max-entries 100

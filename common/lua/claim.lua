@@ -29,6 +29,7 @@ if open == 0 and #active > 0 then
 end
 
 local now = now_s()
+local expiry = string.format('%.6f', now + ttl)
 local claimed, wip, running, mine, taken = {}, {}, {}, {}, 0
 local known = {}
 
@@ -42,9 +43,9 @@ local function fail_foreign(id)
   call('EXPIRE', key, FAILED_TTL)
 end
 
-local function take(id)
-  if mine[id] then return end -- a second list entry of a job taken just now
-  local run, unit = parse(id)
+-- Whether this list entry is of a job that may be worked on now: its run and its unit.
+local function sift(id)
+  local run, unit, digits = parse(id)
   if not run then return fail_foreign(id) end
   if gates[run] == nil then
     if call('EXISTS', rk(run, 'settings')) == 0 then return fail_foreign(id) end
@@ -55,14 +56,19 @@ local function take(id)
   if gates[run] then call('RPUSH', rk(run, 'held'), id); return end
   if not known[run] then known[run] = admitted(run) end
   if unit >= known[run] then return fail_foreign(id) end
+  return run, digits
+end
+
+local function take(id, run, unit, done)
+  if mine[id] then return end -- a second list entry of a job taken just now
   local key = job_key(id)
-  local job = redis.pcall('HMGET', key, 'owner', 'deaths', 'attempts', 'tries', 'status')
+  local job = redis.pcall('HMGET', key, 'status', 'data', 'owner', 'deaths', 'attempts', 'tries')
   if job.err then return end -- somebody put a value of another type there: not a job
-  local owner, deaths, attempts, tries = job[1], tonumber(job[2]) or 0, tonumber(job[3]) or 0, tonumber(job[4]) or 0
-  local size = call('HSTRLEN', key, 'data')
-  if call('GETBIT', rk(run, 'done'), unit) == 1 then
+  local data, owner = job[2] or '', job[3]
+  local deaths, attempts, tries = tonumber(job[4]) or 0, tonumber(job[5]) or 0, tonumber(job[6]) or 0
+  if done == 1 then
     -- A dead letter that somebody requeued lives again; anything else here is a leftover list entry.
-    if size == 0 or job[5] ~= 'queued' or call('HEXISTS', rk(run, 'dead'), unit) == 0 then return end
+    if data == '' or job[1] ~= 'queued' or call('HEXISTS', rk(run, 'dead'), unit) == 0 then return end
     local letter = cjson.decode(call('HGET', rk(run, 'dead'), unit))
     call('HDEL', rk(run, 'dead'), unit)
     call('SETBIT', rk(run, 'done'), unit, 0)
@@ -70,7 +76,7 @@ local function take(id)
     call('PERSIST', key)
     add(run, 'dead', -1); add(run, 'queued', 1); add(run, 'dead:' .. letter.reason, -1); add(run, 'revived', 1)
     owner, deaths, attempts, tries = false, 0, 0, 0
-  elseif size == 0 then
+  elseif data == '' then
     call('SADD', rk(run, 'missing'), unit)
     return
   end
@@ -96,11 +102,10 @@ local function take(id)
   mine[id] = true
   local execution = prefix .. string.format('%04x', taken)
   call('HSET', key, 'status', 'started', 'owner', execution, 'started_at', iso, 'worker_name', worker)
-  wip[#wip + 1] = now + ttl
-  wip[#wip + 1] = id .. ':' .. execution
-  running[#running + 1] = id .. ':' .. execution
-  local data = ''
-  if size <= most_bytes then data = call('HGET', key, 'data') end
+  local member = id .. ':' .. execution
+  running[taken] = member
+  wip[2 * taken - 1], wip[2 * taken] = expiry, member
+  if #data > most_bytes then data = '' end
   local n = #claimed
   claimed[n + 1], claimed[n + 2], claimed[n + 3] = id, execution, data
   claimed[n + 4], claimed[n + 5], claimed[n + 6] = attempts, deaths, tries
@@ -108,17 +113,39 @@ local function take(id)
   add(run, 'in_flight', 1)
 end
 
+local function take_all(ids)
+  local runs, digits, units = {}, {}, {}
+  for n, id in ipairs(ids) do
+    local run, unit = sift(id)
+    if run then
+      runs[n], digits[n] = run, unit
+      local list = units[run]
+      if not list then list = {}; units[run] = list end
+      list[#list + 1] = unit
+    end
+  end
+  local bits, at = {}, {}
+  for run, list in pairs(units) do bits[run], at[run] = done_bits(run, list, 'GET'), 0 end
+  for n, id in ipairs(ids) do
+    local run = runs[n]
+    if run then
+      at[run] = at[run] + 1
+      take(id, run, digits[n], bits[run][at[run]])
+    end
+  end
+end
+
 -- Due retries first, then jobs held while their run was paused, then the queue.
 local due = call('ZRANGEBYSCORE', SCHEDULED, '-inf', now, 'LIMIT', 0, count)
 if #due > 0 then
   call('ZREM', SCHEDULED, unpack(due))
   for _, id in ipairs(due) do call('HSET', job_key(id), 'status', 'queued') end
-  for _, id in ipairs(due) do take(id) end
+  take_all(due)
 end
 for _, run in ipairs(active) do
   if not gates[run] and taken < count then
     local held = call('LPOP', rk(run, 'held'), count - taken)
-    if held then for _, id in ipairs(held) do take(id) end end
+    if held then take_all(held) end
   end
 end
 local looks = 0
@@ -126,7 +153,7 @@ while taken < count and looks < tonumber(ARGV[12]) do
   local ids = call('LPOP', QUEUE, count - taken)
   if not ids then break end
   looks = looks + #ids
-  for _, id in ipairs(ids) do take(id) end
+  take_all(ids)
 end
 for first = 1, #wip, 4000 do call('ZADD', STARTED, unpack(wip, first, math.min(first + 3999, #wip))) end
 for first = 1, #running, 4000 do

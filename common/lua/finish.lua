@@ -5,27 +5,38 @@
 --   id, execution, 'dead',    letter JSON, reason, RQ result payload, verdict or '', prompt id
 --   id, execution, 'retry',   delay (s), attempts, tries, verdict or '', prompt id
 --   id, execution, 'release', 1 when this counts as a death of its server, else 0
+-- and after the items id, execution of those that a heartbeat may have made visible to RQ's tools.
 -- Returns one number per item: 1 done, 0 came too late (somebody else's result stands, or the claim is gone),
 -- then per run that got completions: the run, its window's tally as a flat list.
 -- Sending the same items again is harmless.
 local worker, server, iso, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local items = tonumber(ARGV[5])
+local WIDTH = {ok = 7, dead = 8, retry = 8, release = 4} -- arguments of an item
 local now = now_s()
 local i = 6
-local replies, verdicts, known, ended, removed, finished = {}, {}, {}, {}, {}, {}
+local expiry = string.format('%.6f', now + FINISHED_TTL)
+local replies, verdicts, known, removed, finished, bits = {}, {}, {}, {}, {}, {}
 
 local function active(run)
   if known[run] == nil then
     known[run] = call('EXISTS', rk(run, 'settings')) == 1 and admitted(run) or false
+    -- Fails now, before a bit is set, if what stands there is no stream.
+    call('XLEN', rk(run, 'results'))
   end
   return known[run]
 end
 
 local function drop_claim(id, execution)
-  local member = id .. ':' .. execution
-  removed[#removed + 1] = member
-  ended[#ended + 1] = 'rq:execution:' .. member
-  ended[#ended + 1] = 'rq:executions:' .. id
+  removed[#removed + 1] = id .. ':' .. execution
+end
+
+-- A field of a job; none where somebody put a value of another type in the job's place. Nothing here may fail
+-- half way: a unit that is terminal must have its completion.
+local function field(key, name)
+  local value = redis.pcall('HGET', key, name)
+  if type(value) ~= 'table' then return value end
+  call('DEL', key)
+  return false
 end
 
 -- The unit leaves whichever counter its job stands in.
@@ -41,28 +52,49 @@ local function judged(run, verdict, name)
   list[#list + 1] = verdict .. ' ' .. server .. ' ' .. name
 end
 
-local function complete(id, execution, line, verdict, tokens, name)
-  local run, unit = parse(id)
-  local limit = run and active(run)
+-- The units of all completions become terminal by one command a run, before anything else is changed.
+local function set_bits()
+  local units, at, j = {}, {}, i
+  for n = 1, items do
+    local kind = ARGV[j + 2]
+    if kind == 'ok' then
+      local run, unit, digits = parse(ARGV[j])
+      local limit = run and active(run)
+      if limit and unit < limit then
+        if not units[run] then units[run], at[run] = {}, {} end
+        local list = units[run]
+        list[#list + 1] = digits
+        at[run][#list] = n
+      end
+    end
+    j = j + WIDTH[kind]
+  end
+  for run, list in pairs(units) do
+    local places = at[run]
+    for n, bit in ipairs(done_bits(run, list, 'SET')) do bits[places[n]] = {run, bit} end
+  end
+end
+
+local function complete(id, execution, found, line, verdict, tokens, name)
   drop_claim(id, execution)
-  if not limit or unit >= limit then return 0 end
-  local key = job_key(id)
-  local job = call('HMGET', key, 'owner', 'by', 'status')
-  if call('SETBIT', rk(run, 'done'), unit, 1) == 1 then
-    if job[2] == execution then return 1 end -- this very call, sent again
+  if not found then return 0 end
+  local run, key = found[1], job_key(id)
+  if found[2] == 1 then
+    if field(key, 'by') == execution then return 1 end -- this very call, sent again
     add(run, 'second_finishes', 1)
     return 0
   end
+  local owner = field(key, 'owner')
   call('XADD', rk(run, 'results'), '*', 'r', line)
   add(run, 'waiting_bytes', #line)
-  uncount(run, job[1])
+  uncount(run, owner)
   -- Somebody deleted the job while it was worked on.
-  if not job[3] then call('SREM', rk(run, 'missing'), unit) end
+  if not owner then call('SREM', rk(run, 'missing'), (select(3, parse(id)))) end
   add(run, 'completed', 1)
   add(run, 'output_tokens', tonumber(tokens))
-  call('HSET', key, 'status', 'finished', 'ended_at', iso, 'data', SPENT_DATA, 'by', execution, 'owner', '')
+  call('HSET', key, 'status', 'finished', 'ended_at', iso, 'data', SPENT_DATA, 'owner', '', 'by', execution)
   call('EXPIRE', key, FINISHED_TTL)
-  finished[#finished + 1] = now + FINISHED_TTL
+  finished[#finished + 1] = expiry
   finished[#finished + 1] = id
   add(run, 'verdict:' .. verdict, 1)
   judged(run, verdict, name)
@@ -72,7 +104,7 @@ end
 local function owned(id, execution)
   local run, unit = parse(id)
   if not run or not active(run) then return nil end
-  if call('HGET', job_key(id), 'owner') ~= execution then return nil end
+  if field(job_key(id), 'owner') ~= execution then return nil end
   return run, unit
 end
 
@@ -114,21 +146,19 @@ local function release(id, execution, death)
   return 1
 end
 
+set_bits()
 for n = 1, items do
   local id, execution, kind = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'ok' then
-    replies[n] = complete(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
-    i = i + 7
+    replies[n] = complete(id, execution, bits[n], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
   elseif kind == 'dead' then
     replies[n] = bury(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7])
-    i = i + 8
   elseif kind == 'retry' then
     replies[n] = retry(id, execution, ARGV[i + 3], ARGV[i + 4], ARGV[i + 5], ARGV[i + 6], ARGV[i + 7])
-    i = i + 8
   else
     replies[n] = release(id, execution, ARGV[i + 3])
-    i = i + 4
   end
+  i = i + WIDTH[kind]
 end
 
 for first = 1, #removed, 4000 do
@@ -136,7 +166,9 @@ for first = 1, #removed, 4000 do
   call('ZREM', STARTED, unpack(removed, first, last))
   call('SREM', 'rq:worker:' .. worker .. ':executions', unpack(removed, first, last))
 end
-for first = 1, #ended, 4000 do call('DEL', unpack(ended, first, math.min(first + 3999, #ended))) end
+for j = i, #ARGV, 2 do
+  call('DEL', 'rq:execution:' .. ARGV[j] .. ':' .. ARGV[j + 1], 'rq:executions:' .. ARGV[j])
+end
 for first = 1, #finished, 4000 do
   call('ZADD', FINISHED, unpack(finished, first, math.min(first + 3999, #finished)))
 end
@@ -145,7 +177,9 @@ if #finished > 0 then
   local surplus = math.max(call('ZCARD', FINISHED) - FINISHED_CAP, 0)
   if surplus > 0 then
     local old = call('ZPOPMIN', FINISHED, surplus)
-    for n = 1, #old, 2 do call('DEL', job_key(old[n])) end
+    local gone = {}
+    for n = 1, #old, 2 do gone[#gone + 1] = job_key(old[n]) end
+    for first = 1, #gone, 4000 do call('DEL', unpack(gone, first, math.min(first + 3999, #gone))) end
   end
   call('ZREMRANGEBYSCORE', FINISHED, '-inf', now)
 end
@@ -153,9 +187,10 @@ local out = {replies}
 for run, list in pairs(verdicts) do
   local window_key, tally, change = rk(run, 'window'), rk(run, 'tally'), {}
   local function count(entry, by)
-    local verdict, at = string.match(entry, '^(%S+) (%S+)')
+    local space = string.find(entry, ' ', 1, true)
+    local verdict = string.sub(entry, 1, space - 1)
+    local both = string.sub(entry, 1, string.find(entry, ' ', space + 1, true) - 1)
     change[verdict] = (change[verdict] or 0) + by
-    local both = verdict .. ' ' .. at
     change[both] = (change[both] or 0) + by
   end
   for _, entry in ipairs(list) do count(entry, 1) end

@@ -16,9 +16,26 @@ local function rk(run, what) return 'pm:run:' .. run .. ':' .. what end
 local function job_key(id) return 'rq:job:' .. id end
 
 -- A job id is <run>-<unit>, the unit without leading zeros: one id for each unit. Anything else is not ours.
+-- Returns the run, the unit and the unit's digits.
 local function parse(id)
   local run, unit = string.match(id, '^(.+)%-(%d+)$')
-  if run and (unit == '0' or string.sub(unit, 1, 1) ~= '0') then return run, tonumber(unit) end
+  if run and (unit == '0' or string.byte(unit) ~= 48) then return run, tonumber(unit), unit end
+end
+
+-- A run's terminal bits of many units by one command: a list of 0 and 1. `verb` is 'GET', or 'SET': then all are
+-- set, and the list tells how they were. Each unit must be one that was admitted.
+local function done_bits(run, units, verb)
+  local key, bits = rk(run, 'done'), {}
+  for first = 1, #units, 1000 do
+    local args = {}
+    for n = first, math.min(first + 999, #units) do
+      local at = #args
+      args[at + 1], args[at + 2], args[at + 3] = verb, 'u1', units[n]
+      if verb == 'SET' then args[at + 4] = 1 end
+    end
+    for _, bit in ipairs(call(verb == 'SET' and 'BITFIELD' or 'BITFIELD_RO', key, unpack(args))) do bits[#bits + 1] = bit end
+  end
+  return bits
 end
 
 -- Write the hash of a job that is new, whatever stood there under its name.

@@ -143,6 +143,7 @@ class ClaimStore:
         self.results_bytes = results_bytes
         self.times = times or timing()
         self.round_trips = 0
+        self._seen: set[str] = set()  # executions that a heartbeat may have made visible
         self._settings: dict[str, RunSettings] = {}
         self._reading = asyncio.Lock()
 
@@ -165,6 +166,7 @@ class ClaimStore:
             args += (self.results_limit, self.results_bytes, MAX_JOB_BYTES, _FOREIGN, LOOKS_PER_CLAIM)
             calls.append(("claim", args))
         replies = await self._call(calls)
+        self._seen.difference_update(item.claim.execution for item in ended)
         finish = _finish_reply(replies.pop(0)) if ended else FinishReply([], {})
         return finish, _claim_reply(replies.pop(0)) if want > 0 else None
 
@@ -203,6 +205,11 @@ class ClaimStore:
                     args += (outcome.verdict or "", outcome.id)
                 case HandedBack():
                     args += ("release", int(outcome.death))
+        for item in ended:
+            claim = item.claim
+            # The traces of a consumer that died would go by themselves, later.
+            if claim.execution in self._seen or claim.deaths:
+                args += (claim.job, claim.execution)
         return args
 
     async def heartbeat(
@@ -222,6 +229,7 @@ class ClaimStore:
         ]
         for claim in claims:
             args += (claim.job, claim.execution)
+            self._seen.add(claim.execution)
         with translated("keep claims alive"):
             known, lost = await run_script_async(self.client, "heartbeat", args)
         return bool(known), [claims[int(at) - 1] for at in lost]

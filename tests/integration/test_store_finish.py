@@ -201,3 +201,57 @@ def test_a_judged_answer_that_is_made_again_is_in_the_window_once(arena):
     arena.check()
     assert arena.store.window("r") == [("looping", SERVER, "p0")]
     assert arena.event("retries") == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_heartbeats_showed_to_rq_goes_with_the_claim(arena, way):
+    outcome, _ = WAYS[way]
+    arena.run(count=1)
+    hand = arena.hand()
+    (claim,) = hand.claim()
+    assert not hand.beat()
+    (shown,) = Job.fetch(claim.job, connection=arena.client, serializer=JSONSerializer).get_executions()
+    assert shown.id == claim.execution
+    hand.finish(Ended(claim, outcome))
+    arena.check()
+    assert not arena.client.keys("rq:execution*")
+
+
+def test_what_a_dead_consumer_showed_to_rq_goes_with_the_job(arena):
+    arena.run(count=1)
+    late, now = arena.hand(), arena.hand()
+    late.claim()
+    late.beat()
+    arena.silence(late)
+    assert arena.reap() == 1
+    (claim,) = now.claim()
+    assert now.complete(claim)
+    assert not arena.client.exists(f"rq:executions:{claim.job}")
+
+
+def test_two_claims_of_one_job_that_end_at_once_count_once(arena):
+    arena.run(count=3)
+    hand = arena.hand()
+    first = hand.claim(3)
+    arena.silence(hand)
+    assert arena.reap() == 3
+    second = hand.claim(3)
+    both = [hand.completion(claim) for claim in [*first, *second]]
+    assert hand.finish(*both) == [True] * 3 + [False] * 3
+    arena.check()
+    counts = arena.counts()
+    assert (counts.completed, counts.in_flight, counts.queued) == (3, 0, 0)
+    assert arena.event("second_finishes") == 3
+
+
+def test_a_completion_is_kept_whatever_stands_where_its_job_was(arena):
+    arena.run(count=4)
+    hand = arena.hand()
+    claims = hand.claim(4)
+    key = keys.job_key(claims[1].job)
+    arena.client.delete(key)
+    arena.client.set(key, "something else")
+    assert hand.finish(*[hand.completion(claim) for claim in claims]) == [True] * 4
+    counts = arena.counts()
+    assert counts.completed == 4
+    assert arena.client.xlen(keys.run_key("r", "results")) == 4

@@ -144,6 +144,44 @@ async def test_jobs_handed_back_before_their_first_step_are_not_lost():
     assert len(store.left) == 40
 
 
+async def test_jobs_handed_back_are_no_reason_to_claim_ahead():
+    store, gone = Store(500), asyncio.Event()
+
+    async def perform(claim: Claim) -> Completed:
+        await (gone if claim.job == "r-3" else asyncio.Event()).wait()
+        return DONE
+
+    engine = Engine(store, SimpleNamespace(limit=8), perform)
+    working = asyncio.create_task(engine.run())
+    await until(lambda: engine.in_flight == 8)
+    assert engine.hand_back() == 8
+    await until(lambda: len(store.ended) == 8 and engine.in_flight == 8)
+    gone.set()
+    await until(lambda: ("r-3", DONE) in store.ended and engine.in_flight == 8)
+    assert store.wants == [8, 8, 1]
+    engine.drain()
+    engine.hand_back()
+    await working
+
+
+async def test_what_ended_is_sent_while_the_next_jobs_are_worked_on():
+    store, server = Store(2000), Server()
+    engine, _ = engine_of(store, server, 64, burst=True)
+    beside: list[int] = []
+    exchange = store.exchange
+
+    async def watched(ended, **more):
+        asked = len(server.asked)
+        reply = await exchange(ended, **more)
+        beside.append(len(server.asked) - asked)
+        return reply
+
+    store.exchange = watched
+    await engine.run()
+    # All but the first jobs and the last ones, which are not claimed ahead.
+    assert sum(beside) > len(server.asked) / 2
+
+
 async def test_an_idle_server_is_given_no_more_than_asked_by_max_jobs():
     store, server = Store(500), Server()
     engine, _ = engine_of(store, server, 8, max_jobs=20)
