@@ -1,4 +1,4 @@
-"""Whether a job costs the same beside 10,000 others and beside 900,000."""
+"""Whether a job costs the same beside 10,000 others, beside 50,000 and beside 900,000."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import harness
+import redis
 from bench_consumer import NO_SERVER
 from harness import Row, Section, say
 
@@ -17,31 +18,53 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SMALL = 10_000
+DEFAULT = 50_000
+"""As many as a producer keeps in Redis unless `--high-water` says otherwise."""
+
 LARGE = int(os.environ.get("PROMPTMILL_BENCH_LARGE") or 900_000)
 JOBS = 5000
-STEP = 10_000
+ROUNDS = 3
+
+Figures = dict[str, list[float]]
 
 
-def consumer(url: str) -> dict[str, float]:
-    """CPU milliseconds a job, of the consumer and of Redis, over `JOBS` no-op jobs from the queue's head."""
-    pid = harness.redis_pid(url)
+def used(url: str) -> tuple[float, float]:
+    """CPU seconds that Redis used so far, and commands that it executed, those inside of scripts too."""
+    with redis.Redis.from_url(url) as client:
+        cpu: Any = client.info("cpu")
+        stats: Any = client.info("commandstats")
+    return cpu["used_cpu_user"] + cpu["used_cpu_sys"], sum(found["calls"] for found in stats.values())
+
+
+def spent(url: str, call: Callable[[], float]) -> dict[str, float]:
+    """CPU milliseconds a job of us (as `call` tells) and of Redis, and Redis's commands a job."""
+    cpu, commands = used(url)
+    ours = call()
+    cpu_then, commands_then = used(url)
+    return {
+        "ms": 1000 * ours / JOBS,
+        "redis_ms": 1000 * (cpu_then - cpu) / JOBS,
+        "commands": (commands_then - commands) / JOBS,
+    }
+
+
+def consume(url: str) -> float:
+    """CPU seconds of a consumer that does `JOBS` no-op jobs from the queue's head."""
     env = harness.environment(SGLANG_URL=NO_SERVER, PROMPTMILL_CONCURRENCY="64", PROMPTMILL_LOG_LEVEL="ERROR")
-    before = harness.cpu_seconds(pid)
     found = harness.child("drive.py", "noop", url, str(JOBS), env=env)
-    spent = harness.cpu_seconds(pid) - before
-    return {"ms": 1000 * found["cpu_s"] / found["jobs"], "redis_ms": 1000 * spent / found["jobs"]}
+    if found["jobs"] != JOBS:
+        raise RuntimeError(f"{found['jobs']} of {JOBS} jobs were done")
+    return float(found["cpu_s"])
 
 
-def admission(url: str, run: Any, first: int, count: int, *, last: bool) -> dict[str, float]:
-    """CPU milliseconds a job of the writing of `count` more jobs."""
-    pid = harness.redis_pid(url)
-    before, cpu = harness.cpu_seconds(pid), time.process_time()
-    harness.admit(url, run, count, first=first, ended=last)
-    spent = harness.cpu_seconds(pid) - before
-    return {"ms": 1000 * (time.process_time() - cpu) / count, "redis_ms": 1000 * spent / count}
+def admit(url: str, run: Any, first: int, *, last: bool) -> float:
+    """CPU seconds that the writing of `JOBS` more jobs takes."""
+    begun = time.process_time()
+    harness.admit(url, run, JOBS, first=first, ended=last)
+    return time.process_time() - begun
 
 
-def median_ms(call: Callable[[], Any], times: int = 15) -> float:
+def median_ms(call: Callable[[], Any], times: int = 51) -> float:
     """The median time of a call, in milliseconds."""
     took = []
     for _ in range(times):
@@ -61,64 +84,104 @@ def status(url: str) -> float:
     return time.perf_counter() - begun
 
 
-def look(url: str) -> dict[str, list[float]]:
-    """All that is asked of a queue, at the size it has now."""
+def rewritten(url: str) -> tuple[float, float]:
+    """Have the append-only file written anew; seconds it took, and milliseconds that Redis stood still."""
+    with redis.Redis.from_url(url) as client:
+        harness.until_rewritten(url)
+        begun = time.monotonic()
+        client.bgrewriteaof()
+        harness.until_rewritten(url)
+        took = time.monotonic() - begun
+        return took, client.info("stats")["latest_fork_usec"] / 1000
+
+
+def look(url: str, run: Any, have: int, *, last: bool = False) -> Figures:
+    """What jobs cost, and all that is asked of a queue, at the size it has now."""
     store = RunStore.from_url(url)
-    shown = [status(url) for _ in range(5)]
-    runs = [consumer(url) for _ in range(3)]
-    return {
-        "consumer": [run["ms"] for run in runs],
-        "redis for the consumer": [run["redis_ms"] for run in runs],
-        "status": shown,
-        "counts": [median_ms(lambda: store.counts("bench")) for _ in range(3)],
-        "reap": [median_ms(lambda: store.reap(20.0)) for _ in range(3)],
-        "balance": [median_ms(store.balance) for _ in range(3)],
-        "results_waiting": [median_ms(lambda: store.results_waiting("bench")) for _ in range(3)],
-    }
+    seen: Figures = {}
+
+    def keep(what: str, value: float) -> None:
+        seen.setdefault(what, []).append(value)
+
+    # Every size begins alike: the file is just written anew, and is not again while this lasts.
+    with redis.Redis.from_url(url) as client:
+        client.config_set("auto-aof-rewrite-percentage", 0)
+        took, pause = rewritten(url)
+        keep("rewrite", took)
+        keep("pause", pause)
+        for number in range(ROUNDS):
+            # Nobody collects: what waits would otherwise stop the consumer.
+            client.delete("pm:run:bench:results")
+            first = have + number * JOBS
+            ended = last and number == ROUNDS - 1
+            found = spent(url, lambda first=first, ended=ended: admit(url, run, first, last=ended))
+            for what, value in found.items():
+                keep(f"in {what}", value)
+            for what, value in spent(url, lambda: consume(url)).items():
+                keep(f"out {what}", value)
+            keep("counts", median_ms(lambda: store.counts("bench")))
+            keep("reap", median_ms(lambda: store.reap(20.0)))
+            keep("balance", median_ms(store.balance))
+            keep("results_waiting", median_ms(lambda: store.results_waiting("bench")))
+            keep("status", status(url))
+        client.config_set("auto-aof-rewrite-percentage", 100)
+    return seen
 
 
 def bench_flat(rounds: int) -> Section:
-    """Costs at both sizes."""
+    """Costs at the three sizes."""
     del rounds
-    run = harness.settings("bench", "/nowhere", LARGE)
+    more = ROUNDS * JOBS
+    run = harness.settings("bench", "/nowhere", LARGE + 3 * more)
+    seen: dict[int, Figures] = {}
+    have = 0
     with harness.redis_server() as url:
-        harness.admit(url, run, SMALL, ended=False)
-        small_in = [admission(url, run, SMALL + STEP * n, STEP, last=False) for n in range(3)]
-        small = look(url)
-        say(f"at {SMALL:,}: " + ", ".join(f"{k} {statistics.median(v):.3f}" for k, v in small.items()))
-        have = SMALL + 3 * STEP
-        harness.admit(url, run, LARGE - have - 3 * STEP, first=have, ended=False)
-        at = LARGE - 3 * STEP
-        large_in = [admission(url, run, at + STEP * n, STEP, last=n == 2) for n in range(3)]
-        harness.until_rewritten(url)
-        # The completions of the first look would otherwise fill what may wait for a collector.
-        RunStore.from_url(url).client.delete("pm:run:bench:results")
-        large = look(url)
-        say(f"at {LARGE:,}: " + ", ".join(f"{k} {statistics.median(v):.3f}" for k, v in large.items()))
-    rows = [
-        compare("producer CPU a job", [r["ms"] for r in small_in], [r["ms"] for r in large_in]),
-        compare(
-            "Redis CPU a job admitted", [r["redis_ms"] for r in small_in], [r["redis_ms"] for r in large_in]
-        ),
-        compare("consumer CPU a job", small["consumer"], large["consumer"]),
-        compare("Redis CPU a job consumed", small["redis for the consumer"], large["redis for the consumer"]),
-        compare("counters of a run", small["counts"], large["counts"]),
-        compare("search for abandoned jobs", small["reap"], large["reap"]),
-        compare("comparison of counters and lists", small["balance"], large["balance"]),
-        compare("what waits for a part", small["results_waiting"], large["results_waiting"]),
-        Row(f"`ops status --json`, whole command, {LARGE:,} queued", large["status"], "s", "<= 1"),
-        Row(f"`ops status --json`, whole command, {SMALL:,} queued", small["status"], "s"),
-    ]
+        for size in (SMALL, DEFAULT, LARGE):
+            queued = RunStore.from_url(url).counts("bench").queued if have else 0
+            harness.admit(url, run, size - queued, first=have, ended=False)
+            have += size - queued
+            seen[size] = look(url, run, have, last=size == LARGE)
+            have += more
+            say(
+                f"at {size:,}: " + ", ".join(f"{k} {statistics.median(v):.3g}" for k, v in seen[size].items())
+            )
+    rows = []
+    for what, key in (
+        ("producer CPU a job", "in ms"),
+        ("Redis CPU a job admitted", "in redis_ms"),
+        ("consumer CPU a job", "out ms"),
+        ("Redis CPU a job consumed", "out redis_ms"),
+        ("Redis commands a job admitted", "in commands"),
+        ("Redis commands a job consumed", "out commands"),
+        ("counters of a run", "counts"),
+        ("search for abandoned jobs", "reap"),
+        ("comparison of counters and lists", "balance"),
+        ("what waits for a part", "results_waiting"),
+    ):
+        base = statistics.median(seen[SMALL][key])
+        rows += [
+            Row(f"{what}, {size:,}", [value / base for value in seen[size][key]], "x", "<= 1.1")
+            for size in (DEFAULT, LARGE)
+        ]
+    for what, key, unit, goal in (
+        ("Redis CPU a job admitted", "in redis_ms", "ms", ""),
+        ("Redis CPU a job consumed", "out redis_ms", "ms", ""),
+        ("search for abandoned jobs", "reap", "ms", ""),
+        ("comparison of counters and lists", "balance", "ms", ""),
+        ("a rewrite of the append-only file, in the background", "rewrite", "s", ""),
+        ("Redis stands still for its start", "pause", "ms", ""),
+        ("`ops status --json`, whole command", "status", "s", "<= 1"),
+    ):
+        rows += [Row(f"{what}, {size:,} queued", seen[size][key], unit, goal) for size in seen]
     return Section(
         "Flat",
-        f"The same work beside about {SMALL:,} and beside {LARGE:,} queued jobs: medians at the "
-        "large size over "
-        "medians at the small one. CPU time where it is said, else the time of the call over a connection.",
+        f"The same work beside {SMALL:,} queued jobs, beside {DEFAULT:,} (a producer keeps no more in Redis "
+        f"unless `--high-water` says so) and beside {LARGE:,}: first the costs over those at {SMALL:,}, "
+        "then what some are. CPU time where it is said, else the time of the call over a connection. No "
+        "rewrite of the append-only file is under way while costs are taken.",
         rows,
+        AFTER,
     )
 
 
-def compare(what: str, small: list[float], large: list[float]) -> Row:
-    """The ratio of a cost at both sizes."""
-    base = statistics.median(small)
-    return Row(what, [value / base for value in large], "x", "<= 1.1")
+AFTER = ""
