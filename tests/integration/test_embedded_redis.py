@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -103,6 +104,18 @@ def test_is_set_up_to_lose_nothing(server):
     assert settings["maxmemory-policy"] == "noeviction"
     assert settings["save"] == ""
     assert settings["hash-max-listpack-value"] == "4096"
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux tells")
+def test_small_memory_is_kept_for_the_next_script_unless_the_user_says_otherwise(tmp_path, monkeypatch):
+    def tunables(folder):
+        with EmbeddedRedis(folder) as server:
+            return Path(f"/proc/{server.pid}/environ").read_bytes()
+
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert b"glibc.malloc.tcache_count=8192" in tunables(tmp_path / "ours")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=9")
+    assert b"glibc.malloc.tcache_count=8192" not in tunables(tmp_path / "theirs")
 
 
 def test_data_survives_a_kill_at_the_same_url(server):
