@@ -40,8 +40,8 @@ test: lint
 	@echo '== the tests of pure code, in parallel =='
 	@rm -f .coverage .coverage.*
 	@$(BIN)/pytest $(PURE) -m 'not long' --numprocesses 2 --cov --cov-report= --cov-fail-under=0
-	@echo '== the tests with real processes, which wait more than they work =='
-	@$(BIN)/pytest $(REAL) -m 'not long' --numprocesses 2 --dist worksteal --cov --cov-append --cov-report=term:skip-covered
+	@echo '== the tests with real processes, which wait more than they work: three at a time =='
+	@$(BIN)/pytest $(REAL) -m 'not long' --numprocesses 3 --dist worksteal --cov --cov-append --cov-report=term:skip-covered
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check

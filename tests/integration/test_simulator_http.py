@@ -718,7 +718,7 @@ async def test_command_takes_consecutive_ports_and_says_when_one_is_taken(simula
     async with running_simulators(instant_settings()) as (handle,):
         port = handle.url.rsplit(":", 1)[1]
         process = simulate("--port", port)
-        assert await asyncio.to_thread(process.wait, 10) == 1
+        assert await asyncio.to_thread(process.wait, patient(10)) == 1
         assert process.stderr is not None
         assert port in process.stderr.read()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+from support.wait import patient
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -65,7 +66,7 @@ class Page:
         self._profile.cleanup()
 
     async def _port(self, path: Path) -> int:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient(60)):
             while True:
                 lines = path.read_text().splitlines() if path.exists() else []  # noqa: ASYNC240  # a tiny file
                 if lines:
@@ -109,13 +110,14 @@ class Page:
 
     async def until(self, script: str, what: str, seconds: float = 30) -> Any:
         """Wait for an expression to be true; `what` names it when it never is."""
+        allowed = patient(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(allowed):
                 while not (value := await self.run(script)):  # noqa: ASYNC110  # the page sets no event here
                     await asyncio.sleep(0.05)
                 return value
         except TimeoutError:
-            raise AssertionError(f"not within {seconds:g} s: {what}") from None
+            raise AssertionError(f"not within {allowed:g} s: {what}") from None
 
     async def screenshot(self, path: Path) -> bytes:
         data = base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
