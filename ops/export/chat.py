@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from common.records import Message, Record
     from ops.export.tokens import Answer
 
+_HUB_SECONDS: Final = 5
 _PROBE_USER: Final = "qprobe"
 _PROBE_THOUGHT: Final = "tprobe"
 _PROBE_ANSWER: Final = "aprobe"
@@ -240,13 +242,21 @@ def _as_template_takes(message: Message) -> dict[str, Any]:
 
 def _load(name: str) -> Any:
     try:
+        # First, since transformers takes seconds to import.
+        is_folder = Path(name).exists()
+        asks_hub = not is_folder and _answers(name)
+        if not (is_folder or asks_hub or _is_cached(name)):
+            raise UsageError(
+                f"the tokenizer {name} cannot be loaded: there is no such folder, the hub's local cache does "
+                "not have it, and the hub cannot be reached"
+            )
         from transformers import AutoTokenizer  # noqa: PLC0415 - an optional part, asked for by a flag
     except ImportError:
         raise UsageError(
             "--tokenize needs an optional part of promptmill: pip install 'promptmill[tokenize]'"
         ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=not asks_hub)
     except Exception as error:
         raise UsageError(f"the tokenizer {name} cannot be loaded: {str(error).splitlines()[0]}") from error
     if not getattr(tokenizer, "is_fast", False):
@@ -254,3 +264,31 @@ def _load(name: str) -> Any:
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
+
+
+def _is_cached(name: str) -> bool:
+    """Whether the hub's local cache has a tokenizer."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - it comes with the optional part
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "tokenizer_config.json"), str)
+    except ValueError:
+        return False  # no possible name on the hub
+
+
+def _answers(name: str) -> bool:
+    """Whether there is a hub to ask for a tokenizer's files.
+
+    One question tells. Where there is no hub, the loader asks for one file after the other, each several
+    times and with a warning every time: most of a minute.
+    """
+    from huggingface_hub import HfApi  # noqa: PLC0415 - it comes with the optional part
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - the same
+
+    try:
+        HfApi().model_info(name, timeout=_HUB_SECONDS)
+    except HfHubHTTPError:
+        return True  # it is there: let the loader say what is wrong with the name
+    except Exception:  # noqa: BLE001 - no network, offline mode, no possible name: of several libraries
+        return False
+    return True

@@ -41,6 +41,7 @@ BENCHES = {
     "whole": "bench_whole",
     "peers": "bench_consumer",
     "jobs": "bench_jobs",
+    "export": "bench_export",
 }
 """Every bench and the file that has it, in the order of the report."""
 
@@ -85,7 +86,7 @@ def versions() -> str:
     server = (
         f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
     )
-    names = ("rq", "redis", "hiredis", "aiohttp", "uvloop", "msgspec", "zstandard")
+    names = ("rq", "redis", "hiredis", "aiohttp", "uvloop", "msgspec", "zstandard", "pyarrow")
     return f"CPython {platform.python_version()}, {server}, " + ", ".join(f"{n} {version(n)}" for n in names)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -242,6 +245,20 @@ def test_a_tokenizer_without_a_template_or_of_no_kind_is_refused(tmp_path, token
     make_tokenizer(bare, "")
     with pytest.raises(UsageError, match="no chat template"):
         Chat(str(bare))
+
+
+def test_an_unknown_name_without_a_hub_is_told_at_once_in_one_line():
+    """The hub's address is read when its package is imported, hence another process."""
+    code = "from ops.export.chat import Chat; Chat('nobody/none')"
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True, check=False
+    )
+    assert "Retrying" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "UsageError: the tokenizer nobody/none cannot be loaded: there is no such folder" in last
+    assert last.endswith("the hub cannot be reached")
 
 
 def test_tool_calls_in_history_reach_the_template_as_objects(chats):
