@@ -19,7 +19,7 @@ The Lua scripts in `common/lua` use the same names (`lib.lua` holds their spelli
 | `pm:run:<run>:accepted` | set | verdicts that the guard was told to accept |
 | `pm:run:<run>:held` | list | jobs taken off the queue while their run alone is paused |
 | `pm:run:<run>:missing` | set | units whose job somebody deleted; the producer admits them again |
-| `pm:run:<run>:seal` | string | the part being made: number, first and last stream id, records |
+| `pm:run:<run>:seal` | string | what the next parts hold: last stream id, records, bytes, `full` or `rest` |
 | `pm:run:<run>:parts` | list | `PartRow` JSON of every committed part, in order |
 | `pm:lease` | string | token of the collector at work, with a time to live |
 | `pm:consumer:<worker>` | string | a consumer's live figures as JSON, with a time to live |

@@ -1,25 +1,17 @@
 #!lua flags=allow-oom
--- Record a part that is in the output and let its entries go. ARGV: run, seal, part row (JSON), records.
--- The seal must be the first of those that stand: parts are committed in order.
--- Any collector may commit a standing seal: the bytes are the same whoever built them.
--- Returns 1 committed, 0 the seal is not the standing one.
-local run = ARGV[1]
-local standing = call('GET', rk(run, 'seal'))
-local head, rest = string.match(standing or '', '^([^\n]*)\n?(.*)$')
-if head ~= ARGV[2] then return 0 end
-local _, first, last = string.match(ARGV[2], '^(%S+) (%S+) (%S+)')
-for _ = 1, 1000000 do
-  local entries = call('XRANGE', rk(run, 'results'), first, last, 'COUNT', 1000)
-  if #entries == 0 then break end
-  local ids = {}
-  for n, entry in ipairs(entries) do
-    ids[n] = entry[1]
-    add(run, 'waiting_bytes', -#entry[2][2])
-  end
-  call('XDEL', rk(run, 'results'), unpack(ids))
-end
-call('RPUSH', rk(run, 'parts'), ARGV[3])
-if rest == '' then call('DEL', rk(run, 'seal')) else call('SET', rk(run, 'seal'), rest) end
-add(run, 'stored', tonumber(ARGV[4]))
+-- Record a part that is in the output and let its entries go. ARGV: run, seal, part number, first and last stream id,
+-- the id after the last, bytes and number of its record lines, part row (JSON).
+-- Parts are committed in order: the part must begin with the first completion that waits.
+-- Any collector may commit under a standing seal: the bytes are the same whoever built them.
+-- Returns 1 committed, 0 the seal does not stand, or the part is not the next one.
+local run, seal, first, last = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+if call('GET', rk(run, 'seal')) ~= seal or tostring(call('LLEN', rk(run, 'parts'))) ~= ARGV[3] then return 0 end
+local head = call('XRANGE', rk(run, 'results'), '-', '+', 'COUNT', 1)[1]
+if not head or head[1] ~= first then return 0 end
+call('XTRIM', rk(run, 'results'), 'MINID', ARGV[6])
+call('RPUSH', rk(run, 'parts'), ARGV[9])
+if last == string.match(seal, '^%S+') then call('DEL', rk(run, 'seal')) end
+add(run, 'waiting_bytes', -ARGV[7])
+add(run, 'stored', tonumber(ARGV[8]))
 flush()
 return 1

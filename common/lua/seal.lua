@@ -1,35 +1,19 @@
 #!lua flags=allow-oom
--- Fix the ranges of the next parts. ARGV: run, lease token, part number expected, most records and most bytes of
--- a part, most parts. Several are fixed at once so that one wait for the disk covers them all; none but the first
--- has fewer than the most records or bytes.
--- Returns the seals that stand, `number first last records` a line, older ones if they were not committed;
--- '' when there is nothing to seal; an error when the lease or the number is not the caller's.
+-- Fix which completions go into the next parts: those up to one stream id, cut from the head by a rule that the
+-- seal names, so that whoever reads them gets the same parts.
+-- ARGV: run, lease token, part number expected, seal that stands or '', seal to stand, its last stream id.
+-- Completions are only added behind those that wait. They go from the head by a commit, which needs the seal, or
+-- by the taking over of a part, which ends the seal: what it covers cannot change under it.
+-- An error when the lease, the number or the standing seal is not what the caller takes it for, or the last
+-- completion is gone.
 local run = ARGV[1]
 if call('GET', 'pm:lease') ~= ARGV[2] then return redis.error_reply('NOTLEASED the lease is held by another collector') end
-local key = rk(run, 'seal')
-local standing = call('GET', key)
-if standing then
-  -- Written again, so that this connection's wait for the disk covers it.
-  call('SET', key, standing)
-  return standing
-end
 local number = call('LLEN', rk(run, 'parts'))
 if tostring(number) ~= ARGV[3] then return redis.error_reply('NOTNEXT the next part is ' .. number) end
-local records, most = tonumber(ARGV[4]), tonumber(ARGV[5])
-local seals, from = {}, '-'
-while #seals < tonumber(ARGV[6]) do
-  local entries = call('XRANGE', rk(run, 'results'), from, '+', 'COUNT', records)
-  local bytes, last = 0, 0
-  for n, entry in ipairs(entries) do
-    bytes = bytes + #entry[2][2]
-    if n > 1 and bytes > most then break end
-    last = n
-  end
-  if last == 0 or (#seals > 0 and last == #entries and last < records) then break end
-  from = '(' .. entries[last][1]
-  seals[#seals + 1] = (number + #seals) .. ' ' .. entries[1][1] .. ' ' .. entries[last][1] .. ' ' .. last
+if (call('GET', rk(run, 'seal')) or '') ~= ARGV[4] then return redis.error_reply('NOTSTANDING another seal stands') end
+if #call('XRANGE', rk(run, 'results'), ARGV[6], ARGV[6]) == 0 then
+  return redis.error_reply('NOTTHERE a completion to be sealed is gone')
 end
-if #seals == 0 then return '' end
-local text = table.concat(seals, '\n')
-call('SET', key, text)
-return text
+-- Written also when it stands already, so that this connection's wait for the disk covers it.
+call('SET', rk(run, 'seal'), ARGV[5])
+return 1

@@ -20,7 +20,7 @@ from common.store.connection import (
     client_from_url,
     redis_facts,
 )
-from common.store.runs import Admission, Counts, Position, RunStore, Seal
+from common.store.runs import Admission, Counts, Part, Position, RunStore, Seal, Waiting
 
 __all__ = [
     "Admission",
@@ -35,12 +35,14 @@ __all__ = [
     "FinishReply",
     "HandedBack",
     "Outcome",
+    "Part",
     "Position",
     "RedisFacts",
     "RedisFullError",
     "RedisUnavailableError",
     "RunStore",
     "Seal",
+    "Waiting",
     "async_client",
     "client_from_url",
     "redis_facts",

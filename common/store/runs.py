@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import msgspec
 import redis
-from redis.exceptions import ResponseError
 
 from common import keys
-from common.errors import QueueError, RunNotFoundError
+from common.errors import RunNotFoundError
 from common.records import DeadLetter, PartRow
 from common.settings import RunSettings
 from common.store.connection import (
@@ -21,7 +20,7 @@ from common.store.connection import (
     redis_facts,
     translated,
 )
-from common.store.scripts import run_script
+from common.store.scripts import run_script, run_script_to_disk
 
 REAP_MOST: Final = 4000
 """Abandoned jobs put back in one go."""
@@ -73,22 +72,50 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class Seal(msgspec.Struct, frozen=True):
-    """The range of one part: its number, first and last stream id, and how many records."""
+    """What the next parts are made of: the completions that wait, up to the stream id `last`.
+
+    Each part has `records` of them, or fewer where one more would exceed `max_bytes`; those that are left at
+    the end make a shorter part with `rest`, and none without.
+    """
+
+    last: str
+    records: int
+    max_bytes: int
+    rest: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Seal:
+        """Read a seal as `str` writes it."""
+        last, records, max_bytes, rest = text.split(" ")
+        return cls(last, int(records), int(max_bytes), rest == "rest")
+
+    def __str__(self) -> str:
+        """The seal as Redis holds it."""
+        return f"{self.last} {self.records} {self.max_bytes} {'rest' if self.rest else 'full'}"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part's range: its number, first and last stream id, how many records, the bytes of their lines."""
 
     number: int
     first: str
     last: str
     records: int
+    size: int
 
-    @classmethod
-    def parse(cls, text: bytes) -> Seal:
-        """Read a seal as the script writes it."""
-        number, first, last, records = text.decode().split(" ")
-        return cls(int(number), first, last, int(records))
 
-    def __str__(self) -> str:
-        """The seal as the script writes it."""
-        return f"{self.number} {self.first} {self.last} {self.records}"
+class Waiting(msgspec.Struct, frozen=True):
+    """What waits for a part at one instant.
+
+    How many completions, the age of the oldest in seconds, the stream id of the last, the number of the next
+    part, and the seal that stands or "".
+    """
+
+    count: int
+    oldest_s: float | None
+    last: str
+    number: int
+    seal: str
 
 
 def iso_now() -> str:
@@ -242,95 +269,56 @@ class RunStore:
         """Let go of the collector's lease."""
         self._run("release the collector's place", "release_lease", [token])
 
-    def results_waiting(self, run: str) -> tuple[int, float | None]:
-        """How many completions wait for a part, and the age of the oldest in seconds, by Redis's clock."""
+    def results_waiting(self, run: str) -> Waiting:
+        """What waits for a part; its age is by Redis's clock."""
         key = keys.run_key(run, "results")
         with translated(f"count the results of run {run}"), self.client.pipeline(transaction=True) as pipe:
             pipe.xlen(key)
             pipe.xrange(key, count=1)
+            pipe.xrevrange(key, count=1)
+            pipe.llen(keys.run_key(run, "parts"))
+            pipe.get(keys.run_key(run, "seal"))
             pipe.time()
-            length, oldest, (seconds, micros) = pipe.execute()
+            length, oldest, newest, number, seal, (seconds, micros) = pipe.execute()
+        standing = (seal or b"").decode()
         if not oldest:
-            return int(length), None
-        started = int(oldest[0][0].split(b"-")[0]) / 1000
-        return int(length), max(0.0, seconds + micros / 1e6 - started)
+            return Waiting(int(length), None, "", int(number), standing)
+        age = seconds + micros / 1e6 - int(oldest[0][0].split(b"-")[0]) / 1000
+        return Waiting(int(length), max(0.0, age), newest[0][0].decode(), int(number), standing)
 
-    def seal(self, run: str, token: str, number: int, *, records: int, max_bytes: int) -> Seal | None:
-        """Fix the range of the next part, or return the one fixed before and not committed. See `seals`."""
-        found = self.seals(run, token, number, records=records, max_bytes=max_bytes)
-        return found[0] if found else None
+    def seal(self, run: str, token: str, number: int, standing: str, seal: Seal, *, wait_ms: int) -> bool:
+        """Put a seal in place of the one that stands (or ""), and wait until Redis has it on its disk.
 
-    def seals(
-        self, run: str, token: str, number: int, *, records: int, max_bytes: int, parts: int = 1
-    ) -> list[Seal]:
-        """Fix the ranges of up to `parts` next parts, or return those fixed before and not committed.
+        Returns whether it had within the time; true where Redis cannot tell (`WAITAOF`).
 
         Raises:
-            QueueError: the lease is another's, or `number` is not the next part.
+            QueueError: the lease is another's, `number` is not the next part, or another seal stands.
         """
-        args = [run, token, number, records, max_bytes, parts]
-        text: bytes = self._run(f"seal parts of run {run}", "seal", args)
-        return [Seal.parse(line) for line in text.splitlines()]
+        args = [run, token, number, standing, str(seal), seal.last]
+        with translated(f"seal parts of run {run}"):
+            _, on_disk = run_script_to_disk(self.client, "seal", args, wait_ms)
+        return on_disk
 
-    def check_seals(self, run: str, seals: list[Seal]) -> None:
-        """Make sure that these seals stand, and no others.
-
-        Raises:
-            QueueError: they do not.
-        """
-        with translated(f"read the seals of run {run}"):
-            found: bytes | None = self.client.get(keys.run_key(run, "seal"))
-        if (found or b"").decode().splitlines() != [str(seal) for seal in seals]:
-            raise QueueError(
-                f"the seals of run {run} are others than a moment ago: another collector was faster, "
-                "or Redis lost them; the next look decides"
-            )
-
-    def sealed_lines(self, run: str, seal: Seal) -> list[bytes]:
-        """The record lines of a sealed range, in order.
-
-        Raises:
-            QueueError: they are not there any more: the seal was committed, or Redis lost it.
-        """
-        with translated(f"read part {seal.number} of run {run}"):
-            entries: list[tuple[bytes, dict[bytes, bytes]]] = self.client.xrange(
-                keys.run_key(run, "results"), seal.first, seal.last
-            )
-        if len(entries) != seal.records:
-            raise QueueError(
-                f"part {seal.number} of run {run} was sealed with {seal.records} records and {len(entries)} "
-                "of them are left: another collector was faster, or Redis lost them; the next look decides"
-            )
-        return [fields[b"r"] for _, fields in entries]
+    def results(self, run: str, after: str, last: str, count: int) -> list[tuple[str, bytes]]:
+        """Up to `count` completions after a stream id (or "") up to another, as (stream id, record line)."""
+        start = f"({after}" if after else "-"
+        with translated(f"read the results of run {run}"):
+            entries = self.client.xrange(keys.run_key(run, "results"), start, last, count=count)
+        return [(entry.decode(), fields[b"r"]) for entry, fields in entries]
 
     def waiting_lines(self, run: str, after: str = "") -> Iterator[tuple[str, bytes]]:
         """Completions that wait for a part, those after a stream id, as (stream id, record line)."""
-        start = f"({after}" if after else "-"
-        while True:
-            with translated(f"read the results of run {run}"):
-                entries = self.client.xrange(keys.run_key(run, "results"), start, "+", count=500)
-            if not entries:
-                return
-            for entry_id, fields in entries:
-                yield entry_id.decode(), fields[b"r"]
-            start = "(" + entries[-1][0].decode()
+        while entries := self.results(run, after, "+", 500):
+            yield from entries
+            after = entries[-1][0]
 
-    def on_disk(self, timeout_ms: int) -> bool:
-        """Whether all writes of this connection are on this Redis's disk within the time (`WAITAOF`).
-
-        True where Redis has no such word: there is nothing to wait for.
-        """
-        with translated("write to disk"):
-            try:
-                local, _ = self.client.execute_command("WAITAOF", 1, 0, timeout_ms)
-            except ResponseError:  # no AOF, or before 7.2
-                return True
-        return int(local) >= 1
-
-    def commit(self, run: str, seal: Seal, row: PartRow) -> bool:
-        """Record a part and let its entries go; false if that seal no longer stands."""
-        args = [run, str(seal), msgspec.json.encode(row), row.records]
-        return bool(self._run(f"commit part {seal.number} of run {run}", "commit", args))
+    def commit(self, run: str, seal: Seal, part: Part, row: PartRow) -> bool:
+        """Record a part and let its entries go; false if that seal stands no more or it is not the next."""
+        time, _, sequence = part.last.partition("-")
+        after = f"{time}-{int(sequence) + 1}"
+        args = [run, str(seal), part.number, part.first, part.last, after, part.size, part.records]
+        args.append(msgspec.json.encode(row))
+        return bool(self._run(f"commit part {part.number} of run {run}", "commit", args))
 
     def adopt_part(
         self, run: str, number: int, row: PartRow, units: Iterable[tuple[int, str, int, str]], *, seen: str

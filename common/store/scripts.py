@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import redis
 import redis.asyncio
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from common import crashpoints
 
@@ -67,6 +67,32 @@ def run_script(client: redis.Redis, name: str, args: list[Any]) -> Any:
             return client.evalsha(wanted.sha, 0, *args)
         except NoScriptError:
             return client.eval(wanted.text, 0, *args)
+
+
+def run_script_to_disk(client: redis.Redis, name: str, args: list[Any], wait_ms: int) -> tuple[Any, bool]:
+    """Run a script, and wait for this Redis's disk to have what it wrote (`WAITAOF`).
+
+    Returns its reply, and whether the disk had it within the time: true where Redis has no such word, for
+    there is nothing to wait for. Both go to Redis as one, since a wait covers the writes of its connection.
+    """
+    wanted = script(name)
+    reply: Any = None
+    with crashpoints.point(f"script.{name}"):
+        for call, what in (("EVALSHA", wanted.sha), ("EVAL", wanted.text)):
+            pipe: Any
+            with client.pipeline(transaction=False) as pipe:
+                pipe.execute_command(call, what, 0, *args)
+                pipe.execute_command("WAITAOF", 1, 0, wait_ms)
+                reply, synced = pipe.execute(raise_on_error=False)
+            if not isinstance(reply, NoScriptError):
+                break
+    if isinstance(reply, Exception):
+        raise reply
+    if isinstance(synced, ResponseError):  # no append-only file, or a Redis before 7.2
+        return reply, True
+    if isinstance(synced, Exception):
+        raise synced
+    return reply, int(synced[0]) >= 1
 
 
 async def run_script_async(client: redis.asyncio.Redis, name: str, args: list[Any]) -> Any:

@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -26,14 +26,12 @@ from common.records import Manifest, PartRow
 from common.settings import RunSettings
 from common.storage import Storage, open_storage
 from common.store.connection import RedisUnavailableError
-from common.store.runs import Counts, RunStore, Seal, iso_now
+from common.store.runs import Counts, Part, RunStore, Seal, Waiting, iso_now
+from consumers.collector.assembly import Assembly
 from consumers.collector.decide import (
-    MAX_PART_BYTES,
-    Pending,
     Sample,
-    part_bytes,
+    next_seal,
     part_due,
-    parts_due,
     progress_of,
     rates,
     run_over,
@@ -44,18 +42,16 @@ PROGRESS_S: Final = 2.0
 MANIFEST_S: Final = 10.0
 RATE_WINDOW_S: Final = 60.0
 DISK_MS: Final = 2000
-STEP_S: Final = 2.0
-"""No new part is begun after this long: the run's progress is to be told, and others served."""
 
 log = get_logger("collector")
 
 
-class Writing(NamedTuple):
-    """A part that is being written."""
+class Look(NamedTuple):
+    """What a step goes by."""
 
-    seal: Seal
-    data: bytes
-    created: Future[None]
+    waiting: Waiting
+    counts: Counts
+    ended: bool
 
 
 class RunCollector:
@@ -82,12 +78,11 @@ class RunCollector:
         self.token = token
         self.flush_s = flush_s
         self.stopping = stopping
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
-        self._writing: Writing | None = None
         self.metrics = metrics or CollectorMetrics(CollectorRegistry())
         self.storage: Storage = open_storage(settings.destination)
         self.samples: deque[Sample] = deque()
         self.over = False
+        self._kept: Seal | None = None
         self._rows: list[PartRow] = []
         self._checked_for: str | None = None
         self._progress_at = float("-inf")
@@ -105,107 +100,69 @@ class RunCollector:
         if self._checked_for != redis_run_id:
             # A Redis we have not seen before, or one that restarted and may have lost its last second.
             adopt_parts(self.store, self.storage, self.run, self.settings.generation.samples)
-            self._checked_for = redis_run_id
-        counts = self.store.counts(self.run)
-        pending = Pending(*self.store.results_waiting(self.run))
-        position = self.store.position(self.run)
-        ended = position is not None and position.ended
-        made = False
-        if part_due(pending, counts, ended=ended, batch_size=self.settings.batch_size, flush_s=self.flush_s):
-            made = self.make_parts(parts_due(pending, self.settings.batch_size))
-        over = not made and run_over(pending, counts, ended=ended)
+            self._checked_for, self._kept = redis_run_id, None
+        look = self.look()
+        made = self.make_parts(look)
+        over = not made and run_over(look.waiting, look.counts, ended=look.ended)
         self.publish(final=over)
         self.over = over and self.store.retire(self.run)
         if self.over:
+            counts = look.counts
             log.info("run_finished", run=self.run, completed=counts.completed, dead=counts.dead)
         return made
 
-    def make_part(self) -> bool:
-        """Seal, write and commit one part; false if there was nothing to seal."""
-        return self.make_parts(1)
+    def look(self) -> Look:
+        """What is there to do."""
+        counts = self.store.counts(self.run)
+        waiting = self.store.results_waiting(self.run)
+        position = self.store.position(self.run)
+        return Look(waiting, counts, position is not None and position.ended)
 
-    def make_parts(self, most: int) -> bool:
-        """Seal, write and commit up to `most` parts in order; false if there was nothing to seal.
-
-        What can be made before the seals are on Redis's disk is made, and written after; then one is written
-        while the bytes of the next are made.
-        """
-        number = self.store.part_count(self.run)
-        seals = self.store.seals(
+    def make_parts(self, look: Look) -> bool:
+        """Seal what waits, and write and commit its parts in order; false if none is due."""
+        waiting, size = look.waiting, self.settings.batch_size
+        if not part_due(waiting, look.counts, ended=look.ended, batch_size=size, flush_s=self.flush_s):
+            return False
+        kept, self._kept = self._kept, None
+        on_disk = kept is not None and waiting.seal == str(kept)
+        seal = kept if kept is not None and on_disk else next_seal(waiting, size)
+        assembly = Assembly(
+            self.store,
             self.run,
-            self.token,
-            number,
-            records=self.settings.batch_size,
-            max_bytes=MAX_PART_BYTES,
-            parts=most,
+            seal,
+            waiting.number,
+            promise=(lambda: True) if on_disk else partial(self._promise, waiting, seal),
+            put=partial(self._put, seal),
+            stopping=self.stopping,
         )
-        if not seals:
-            return False
-        begun, safe = time.monotonic(), False
-        made: deque[tuple[Seal, bytes]] = deque()
-        self._writing = None
-        for seal in seals:
-            made.append((seal, part_bytes(self.store.sealed_lines(self.run, seal))))
-            safe = safe or self._safe(seals, wait_ms=1)
-            if safe and not self._write(made):
-                return True
-            if time.monotonic() - begun > STEP_S or self.stopping():
-                # The seals that are left stand; the next step, of whichever collector, goes on with them.
-                break
-        if not safe and not self._safe(seals, wait_ms=DISK_MS):
+        if not assembly.make():
+            self._kept = seal  # parts are left under it, for the next step
+        return True
+
+    def _promise(self, waiting: Waiting, seal: Seal) -> bool:
+        """Once it is on its disk, no loss of Redis's last second can fix other parts any more."""
+        token, standing = self.token, waiting.seal
+        if not self.store.seal(self.run, token, waiting.number, standing, seal, wait_ms=DISK_MS):
             raise RedisUnavailableError(f"Redis has not written to its disk within {DISK_MS} ms")
-        if self._write(made):
-            self._finish()
         return True
 
-    def _safe(self, seals: list[Seal], *, wait_ms: int) -> bool:
-        """Whether parts may be written: no loss of Redis's last second can fix other ranges any more.
-
-        Raises:
-            QueueError: the seals are lost already.
-        """
-        if not self.store.on_disk(wait_ms):
-            return False
-        self.store.check_seals(self.run, seals)
-        return True
-
-    def _write(self, made: deque[tuple[Seal, bytes]]) -> bool:
-        """Write what is made, one at a time; false when the seals after one stand no more."""
-        while made:
-            if not self._finish():
-                return False
-            seal, data = made.popleft()
-            self._writing = Writing(
-                seal, data, self._writer.submit(self._create, part_name(seal.number), data)
-            )
-        return True
-
-    def _create(self, name: str, data: bytes) -> None:
-        with self.metrics.upload_seconds.time():
-            self.storage.create(name, data)
-
-    def _finish(self) -> bool:
-        """Wait for the part that is being written, if any, and commit it."""
-        writing, self._writing = self._writing, None
-        if writing is None:
-            return True
-        seal, name = writing.seal, part_name(writing.seal.number)
+    def _put(self, seal: Seal, part: Part, data: bytes) -> bool:
+        """Write a part and commit it; false when it is another's, so that the ones after it are void."""
+        name = part_name(part.number)
         try:
-            writing.created.result()
+            with self.metrics.upload_seconds.time():
+                self.storage.create(name, data)
         except StorageConflictError:
             log.warning("part_exists_already", run=self.run, part=name, note="taking it over as it is")
-            adopt_part(self.store, self.storage, self.run, seal.number, self.settings.generation.samples)
+            adopt_part(self.store, self.storage, self.run, part.number, self.settings.generation.samples)
             return False
-        row = PartRow(name, seal.records, hashlib.sha256(writing.data).hexdigest())
-        return self._commit(seal, row, len(writing.data))
-
-    def _commit(self, seal: Seal, row: PartRow, size: int) -> bool:
-        if not self.store.commit(self.run, seal, row):
-            log.info("part_committed_by_another", run=self.run, part=row.key)
+        row = PartRow(name, part.records, hashlib.sha256(data).hexdigest())
+        if not self.store.commit(self.run, seal, part, row):
+            log.info("part_committed_by_another", run=self.run, part=name)
             return False
         self.metrics.parts.labels(self.run).inc()
-        self.metrics.stored.labels(self.run).inc(row.records)
-        log.info("part_stored", run=self.run, part=row.key, records=row.records, bytes=size)
+        self.metrics.stored.labels(self.run).inc(part.records)
+        log.info("part_stored", run=self.run, part=name, records=part.records, bytes=len(data))
         return True
 
     def publish(self, *, final: bool = False, now: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -10,39 +10,69 @@ import zstandard
 
 from common.records import Progress
 from common.settings import RunSettings
-from common.store.runs import Counts
+from common.store.runs import Counts, Part, Seal, Waiting
 
 ZSTD_LEVEL: Final = 3
 MAX_PART_BYTES: Final = 256 * 1024 * 1024
-MOST_PARTS: Final = 16
-"""Parts sealed at once at most: each seal reads its part's bytes within Redis."""
 
 
-class Pending(msgspec.Struct, frozen=True):
-    """What waits for a part: how many completions, and the age of the oldest in seconds."""
-
-    waiting: int
-    oldest_s: float | None
-
-
-def part_due(pending: Pending, counts: Counts, *, ended: bool, batch_size: int, flush_s: float) -> bool:
+def part_due(waiting: Waiting, counts: Counts, *, ended: bool, batch_size: int, flush_s: float) -> bool:
     """Whether to make a part now: it is full, its oldest has waited long enough, or nothing more comes."""
-    if not pending.waiting:
+    if not waiting.count:
         return False
-    if pending.waiting >= batch_size or (pending.oldest_s or 0.0) >= flush_s:
+    if waiting.count >= batch_size or (waiting.oldest_s or 0.0) >= flush_s:
         return True
     return ended and counts.queued == 0 and counts.in_flight == 0
 
 
-def parts_due(pending: Pending, batch_size: int) -> int:
-    """How many parts to seal at once: those that are full, some at most, and one where none is."""
-    return max(1, min(MOST_PARTS, pending.waiting // batch_size))
+def next_seal(waiting: Waiting, batch_size: int) -> Seal:
+    """The seal under which to make parts of what waits: the one that stands, or it made to reach further.
+
+    A seal for full parts may grow at any time, for that changes none of them. Its rule stays the same, also
+    where it was made by another version. One for the rest is done with first.
+    """
+    standing = standing_seal(waiting.seal, batch_size)
+    if standing is None:
+        standing = Seal(waiting.last, batch_size, MAX_PART_BYTES, rest=False)
+    elif standing.rest:
+        return standing
+    return msgspec.structs.replace(standing, last=waiting.last, rest=waiting.count < standing.records)
 
 
-def run_over(pending: Pending, counts: Counts, *, ended: bool) -> bool:
+def standing_seal(text: str, batch_size: int) -> Seal | None:
+    """The seal that stands, if one does."""
+    if not text:
+        return None
+    words = text.splitlines()[-1].split(" ")
+    if "-" in words[1]:
+        # An earlier form: `number first last records`, a line for each part, cut by the same rule.
+        return Seal(words[2], batch_size, MAX_PART_BYTES, rest=True)
+    return Seal.parse(text)
+
+
+def next_part(found: Sequence[tuple[str, bytes]], seal: Seal, number: int) -> tuple[Part, list[bytes]] | None:
+    """The next part under a seal and its record lines, or None when no part is left.
+
+    `found` are the completions (stream id, line) from the first that waits: as many as a part holds, or all
+    that are under the seal.
+    """
+    lines: list[bytes] = []
+    size = 0
+    for _, line in found[: seal.records]:
+        if lines and size + len(line) > seal.max_bytes:
+            break
+        lines.append(line)
+        size += len(line)
+    count = len(lines)
+    if not count or (count == len(found) < seal.records and not seal.rest):
+        return None
+    return Part(number, found[0][0], found[count - 1][0], count, size), lines
+
+
+def run_over(waiting: Waiting, counts: Counts, *, ended: bool) -> bool:
     """Whether every prompt of the input has its end, and every completion is in a part."""
     settled = counts.queued == 0 and counts.in_flight == 0 and counts.stored == counts.completed
-    return ended and not pending.waiting and settled
+    return ended and not waiting.count and settled
 
 
 def part_bytes(lines: Iterable[bytes]) -> bytes:

@@ -38,7 +38,7 @@ class Teller:
             *((metrics.run_events, (run, event), counts.other.get(event, 0)) for event in _EVENTS),
             *((metrics.run_dead, (run, reason), number) for reason, number in counts.tally("dead").items()),
             *((metrics.run_paused, (run, scope), 1) for scope in store.paused(run)),
-            (metrics.results_waiting, (run,), store.results_waiting(run)[0]),
+            (metrics.results_waiting, (run,), store.results_waiting(run).count),
         ]
         for gauge, labels, value in readings:
             gauge.labels(*labels).set(value)

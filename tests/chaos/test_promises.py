@@ -362,7 +362,7 @@ def test_s3_down_for_long_loses_nothing(tmp_path, s3_server):
         world.storage_fault(Fault(kind="status", status=503, methods=("PUT",), match="part-"))
         until(world, lambda: completed(world) == 200, "all is done but stored", 60)
         assert world.counts().stored == 0
-        assert world.store.results_waiting(RUN)[0] == 200
+        assert world.store.results_waiting(RUN).count == 200
         world.storage_fault()
         finish(world, 200, timeout=90)
 

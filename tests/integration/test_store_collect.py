@@ -8,13 +8,14 @@ from support.arena import record_line, settings_of
 
 from common import keys
 from common.adopt import adopt_part, adopt_parts
-from common.errors import QueueError, RunNotFoundError
+from common.errors import QueueError, RunNotFoundError, StorageError
 from common.parts import MANIFEST, PROGRESS, iter_lines, part_name, read_manifest
 from common.records import PartRow
 from common.storage import open_storage
 from common.store import RedisUnavailableError
+from consumers.collector import assembly
 from consumers.collector.collect import RunCollector
-from consumers.collector.decide import part_bytes
+from consumers.collector.decide import next_part, next_seal, part_bytes
 
 
 @pytest.fixture
@@ -48,108 +49,126 @@ def units_of(data):
 # Seal and commit
 
 
-def test_a_seal_stands_until_it_is_committed_whoever_asks(worked):
-    seal = worked.seal("r", records=4)
+def rows_of(arena):
+    return [row.records for row in arena.store.parts("r")]
+
+
+def test_a_seal_stands_until_its_parts_are_committed_whoever_asks(worked):
+    sealed = worked.seal("r", records=10)
     worked.check()
-    assert worked.seal("r", records=2) == seal
+    assert sealed.seal.rest
+    hand = worked.hand()
+    for claim in hand.claim(4):
+        hand.complete(claim)
+    # Ten would make a full part by now, but six were promised.
     new_lease(worked, "second")
-    assert worked.store.seal("r", "second", 0, records=500, max_bytes=1) == seal
-    assert worked.part("r", seal) == worked.part("r", seal)
-    assert worked.commit("r", seal)
+    assert worked.seal("r", "second", records=10) == sealed
+    assert sealed.part.records == 6
+    assert worked.commit("r", sealed)
     worked.check()
-    assert not worked.commit("r", seal)
+    assert not worked.commit("r", sealed)
+    worked.check()
+    assert worked.counts().stored == 6
+    assert worked.waiting() == [6, 7, 8, 9]
+    assert worked.client.get(keys.run_key("r", "seal")) is None
+
+
+def test_only_the_lease_holder_seals_and_what_it_has_seen(worked):
+    new_lease(worked, "first")
+    seal = next_seal(worked.store.results_waiting("r"), 5)
+
+    def promise(token, number=0, standing="", seal=seal):
+        return worked.store.seal("r", token, number, standing, seal, wait_ms=1)
+
+    with pytest.raises(QueueError, match="NOTLEASED"):
+        promise("second")
+    with pytest.raises(QueueError, match="NOTNEXT the next part is 0"):
+        promise("first", number=1)
+    with pytest.raises(QueueError, match="NOTSTANDING"):
+        promise("first", standing=str(seal))
+    with pytest.raises(QueueError, match="NOTTHERE"):
+        promise("first", seal=msgspec.structs.replace(seal, last="1-1"))
+    assert worked.client.get(keys.run_key("r", "seal")) is None
+    promise("first")
+    with pytest.raises(QueueError, match="NOTSTANDING"):
+        promise("first")
+    promise("first", standing=str(seal))
+    worked.check()
+
+
+def test_a_part_is_bounded_in_bytes_but_never_empty(worked):
+    size = len(record_line("r", 0))
+    assert worked.seal("r", max_bytes=2 * size).part.records == 2
+    worked.client.delete(keys.run_key("r", "seal"))
+    assert worked.seal("r", max_bytes=1).part.records == 1
+
+
+def test_a_seal_for_full_parts_grows_and_changes_none_of_them(worked):
+    first = worked.seal("r", records=4)
+    assert (first.seal.rest, first.part.records) == (False, 4)
+    assert worked.commit("r", first)
+    assert worked.sealed("r", first.seal) is None  # two are left, which make no part
+    hand = worked.hand()
+    for claim in hand.claim(4):
+        hand.complete(claim)
+    # Its rule stays, whatever a part would hold by other settings.
+    second = worked.seal("r", records=2)
+    assert (second.seal.records, second.seal.rest, second.part.records) == (4, False, 4)
+    assert not worked.commit("r", second._replace(seal=first.seal))
+    assert worked.commit("r", second)
+    rest = worked.seal("r", records=4)
+    assert (rest.seal.rest, rest.part.records) == (True, 2)
+    assert worked.commit("r", rest)
+    worked.check()
+    assert worked.waiting() == []
+    assert worked.client.get(keys.run_key("r", "seal")) is None
+
+
+def test_parts_are_committed_in_order_alone(worked):
+    seal = worked.seal("r", records=2).seal
+    entries = worked.store.results("r", "", seal.last, 500)
+    row = PartRow(part_name(0), 2, "0" * 64)
+    first, second = (next_part(entries[2 * n : 2 * n + 2], seal, n)[0] for n in (0, 1))
+
+    def commit(part, number):
+        return worked.store.commit("r", seal, msgspec.structs.replace(part, number=number), row)
+
+    assert not commit(second, 1)
+    assert not commit(second, 0)
+    assert commit(first, 0)
+    assert not commit(first, 0)
+    assert not commit(first, 1)
+    assert commit(second, 1)
     worked.check()
     assert worked.counts().stored == 4
     assert worked.waiting() == [4, 5]
 
 
-def test_only_the_lease_holder_seals(worked):
-    new_lease(worked, "first")
-    with pytest.raises(QueueError, match="NOTLEASED"):
-        worked.store.seal("r", "second", 0, records=5, max_bytes=1 << 20)
-    with pytest.raises(QueueError, match="NOTNEXT the next part is 0"):
-        worked.store.seal("r", "first", 1, records=5, max_bytes=1 << 20)
-    worked.check()
-
-
-def test_a_seal_is_bounded_in_bytes_but_never_empty(worked):
-    size = len(record_line("r", 0))
-    assert worked.seal("r").records == 6
-    worked.client.delete("pm:run:r:seal")
-    worked.store.take_lease("collector", 60)
-    assert worked.store.seal("r", "collector", 0, records=500, max_bytes=2 * size).records == 2
-    worked.client.delete("pm:run:r:seal")
-    assert worked.store.seal("r", "collector", 0, records=500, max_bytes=1).records == 1
-
-
-def test_a_part_is_never_built_from_less_than_its_range(worked):
-    seal = worked.seal("r")
-    worked.commit("r", seal)
-    with pytest.raises(QueueError, match="sealed with 6 records and 0 of them are left"):
-        worked.store.sealed_lines("r", seal)
-
-
-def test_nothing_is_made_when_redis_loses_everything_between_seal_and_upload(worked, tmp_path):
-    new_lease(worked, "t")
-    collector = collector_of(worked, tmp_path, "t")
-    real = worked.store.on_disk
-    worked.store.on_disk = lambda ms: bool(worked.client.flushall()) and real(ms)
-    with pytest.raises(QueueError):
-        collector.make_part()
-    assert list(open_storage(f"{tmp_path}/r").list()) == []
-
-
-# Several parts at once
-
-
-def seals_of(worked, token="collector", **more):
-    new_lease(worked, token)
-    more = {"records": 2, "max_bytes": 1 << 28, "parts": 16, **more}
-    return worked.store.seals("r", token, worked.store.part_count("r"), **more)
-
-
-def test_several_full_parts_are_sealed_at_once_and_none_that_is_not_full(worked):
-    assert [(seal.number, seal.records) for seal in seals_of(worked, records=4)] == [(0, 4)]
-    worked.client.delete(keys.run_key("r", "seal"))
-    seals = seals_of(worked)
-    assert [(seal.number, seal.records) for seal in seals] == [(0, 2), (1, 2), (2, 2)]
-    lines = [line for seal in seals for line in worked.store.sealed_lines("r", seal)]
-    assert lines == [line for _, line in worked.store.waiting_lines("r")]
-    assert seals_of(worked, "heir", records=5) == seals
-
-
-def test_no_more_parts_are_sealed_than_asked_for_and_bytes_bound_each(worked):
-    assert len(seals_of(worked, parts=2)) == 2
-    worked.client.delete(keys.run_key("r", "seal"))
-    size = max(len(line) for _, line in worked.store.waiting_lines("r"))
-    assert [seal.records for seal in seals_of(worked, records=500, max_bytes=2 * size)] == [2, 2]
-
-
-def test_sealed_parts_are_committed_in_order_alone(worked):
-    first, second, third = seals_of(worked)
-    assert not worked.commit("r", second)
-    assert worked.commit("r", first)
-    assert not worked.commit("r", first)
-    assert not worked.commit("r", third)
-    assert seals_of(worked, "heir") == [second, third]
-    assert worked.commit("r", second)
-    assert worked.commit("r", third)
-    worked.check()
-    assert worked.counts().stored == 6
-    assert seals_of(worked) == []
-
-
 def test_an_heir_goes_on_with_what_its_forerunner_sealed(worked, tmp_path):
-    seals = seals_of(worked, "dead")
+    new_lease(worked, "dead")
+    assert worked.commit("r", worked.seal("r", "dead", records=2))
     new_lease(worked, "heir")
-    heir = collector_of(worked, tmp_path, "heir")
+    heir = collector_of(worked, tmp_path, "heir", batch_size=3)
+    heir._checked_for = "id"
     while heir.step("id"):
         worked.check()
-    assert [row.records for row in worked.store.parts("r")] == [seal.records for seal in seals]
+    assert rows_of(worked) == [2, 2, 2]
     assert worked.counts().stored == 6
 
 
-def test_a_part_that_is_there_with_other_bytes_voids_the_seals_after_it(worked, tmp_path):
+def test_seals_of_the_earlier_form_are_gone_on_with(worked, tmp_path):
+    ids = [entry for entry, _ in worked.store.waiting_lines("r")]
+    worked.client.set(keys.run_key("r", "seal"), f"0 {ids[0]} {ids[1]} 2\n1 {ids[2]} {ids[3]} 2")
+    new_lease(worked, "t")
+    collector = collector_of(worked, tmp_path, "t", batch_size=2)
+    assert collector.make_parts(collector.look())
+    assert rows_of(worked) == [2, 2]
+    while collector.step("id"):
+        worked.check()
+    assert rows_of(worked) == [2, 2, 2]
+
+
+def test_a_part_that_is_there_with_other_bytes_voids_the_ones_after_it(worked, tmp_path):
     new_lease(worked, "t")
     collector = collector_of(worked, tmp_path, "t", batch_size=2)
     lines = [line for _, line in worked.store.waiting_lines("r")]
@@ -157,33 +176,81 @@ def test_a_part_that_is_there_with_other_bytes_voids_the_seals_after_it(worked, 
     collector._checked_for = "id"
     while collector.step("id"):
         worked.check()
-    assert [row.records for row in worked.store.parts("r")] == [3, 2, 1]
+    assert rows_of(worked) == [3, 2, 1]
     assert worked.counts().stored == 6
 
 
-def test_nothing_is_written_before_the_seals_are_on_disk(worked, tmp_path):
+# Nothing is written that a loss of Redis's last second could make otherwise
+
+
+def test_nothing_is_made_when_redis_loses_everything_between_look_and_upload(worked, tmp_path):
+    new_lease(worked, "t")
+    collector = collector_of(worked, tmp_path, "t")
+    real = worked.store.seal
+    worked.store.seal = lambda *args, **more: bool(worked.client.flushall()) and real(*args, **more)
+    with pytest.raises(QueueError):
+        collector.make_parts(collector.look())
+    assert list(open_storage(f"{tmp_path}/r").list()) == []
+
+
+def test_nothing_is_written_before_the_seal_is_on_disk(worked, tmp_path):
     new_lease(worked, "t")
     collector = collector_of(worked, tmp_path, "t", batch_size=2)
-    asked = []
-    worked.store.on_disk = asked.append
+    real = worked.store.seal
+    worked.store.seal = lambda *args, **more: bool(real(*args, **more)) and False
     with pytest.raises(RedisUnavailableError, match="has not written to its disk"):
-        collector.make_parts(16)
+        collector.make_parts(collector.look())
     assert list(open_storage(f"{tmp_path}/r").list()) == []
-    assert len(asked) == 4
-    del worked.store.on_disk
-    assert collector.make_parts(16)
+    worked.store.seal = real
+    assert collector.make_parts(collector.look())
     worked.check()
     assert worked.counts().stored == 6
+
+
+def test_the_wait_for_the_disk_is_one_for_the_seal(worked):
+    """On another connection than its own it would be for nothing, and over at once."""
+    worked.store.take_lease("collector", 60)
+    seal = next_seal(worked.store.results_waiting("r"), 4)
+    worked.client.config_set("appendfsync", "no")
+    try:
+        assert not worked.store.seal("r", "collector", 0, "", seal, wait_ms=50)
+    finally:
+        worked.client.config_set("appendfsync", "everysec")
+    assert worked.store.seal("r", "collector", 0, str(seal), seal, wait_ms=5000)
 
 
 def test_a_collector_that_is_told_to_stop_begins_no_other_part(worked, tmp_path):
     new_lease(worked, "t")
     collector = collector_of(worked, tmp_path, "t", batch_size=2)
     collector.stopping = lambda: True
-    assert collector.make_parts(16)
+    assert collector.make_parts(collector.look())
     worked.check()
     assert worked.counts().stored == 2
-    assert worked.store.part_count("r") == 1
+    # What is left under the seal needs no other promise.
+    worked.store.seal = None
+    collector.stopping = lambda: False
+    assert collector.make_parts(collector.look())
+    assert worked.counts().stored == 6
+
+
+def test_what_waits_to_be_written_is_bounded_and_nothing_follows_a_part_that_failed(
+    worked, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(assembly, "AHEAD_BYTES", 1)
+    new_lease(worked, "t")
+    collector = collector_of(worked, tmp_path, "t", batch_size=1)
+    read, real = [], worked.store.results
+    worked.store.results = lambda *args: (read.append(args), real(*args))[1]
+
+    def fail(name, data):
+        raise StorageError("no", transient=True)
+
+    collector.storage.create = fail
+    with pytest.raises(StorageError):
+        collector.make_parts(collector.look())
+    assert len(read) == 2  # the part that failed, and the one that was read meanwhile
+    worked.check()
+    assert rows_of(worked) == []
 
 
 # Zombies
@@ -192,22 +259,19 @@ def test_a_collector_that_is_told_to_stop_begins_no_other_part(worked, tmp_path)
 def test_a_zombie_that_sealed_before_it_stopped_changes_nothing(worked, tmp_path):
     new_lease(worked, "zombie")
     zombie = collector_of(worked, tmp_path, "zombie")
-    number = worked.store.part_count("r")
-    seal = worked.store.seal("r", "zombie", number, records=500, max_bytes=1 << 28)
-    lines = worked.store.sealed_lines("r", seal)
+    sealed, seen = worked.seal("r", "zombie"), zombie.look()
     new_lease(worked, "heir")
     heir = collector_of(worked, tmp_path, "heir")
     while heir.step("id"):
         worked.check()
     storage = open_storage(f"{tmp_path}/r")
     before = storage.read(part_name(0))
-    data = part_bytes(lines)
-    assert storage.create(part_name(0), data) is False
-    assert not worked.store.commit("r", seal, PartRow(part_name(0), seal.records, "0" * 64))
+    assert storage.create(part_name(0), sealed.data) is False
+    assert not worked.commit("r", sealed)
     with pytest.raises(QueueError, match="NOTLEASED"):
-        zombie.make_part()
+        zombie.make_parts(seen)
     worked.check()
-    assert storage.read(part_name(0)) == before == data
+    assert storage.read(part_name(0)) == before == sealed.data
     assert worked.counts().stored == 6
 
 

@@ -38,7 +38,7 @@ from common.records import PartRow
 from common.storage import open_storage
 from common.store import client_from_url
 from consumers.collector.collect import RunCollector
-from consumers.collector.decide import part_bytes
+from consumers.collector.decide import next_seal
 
 RUN = "r"
 HANDS = st.integers(0, 2)
@@ -62,6 +62,7 @@ class Events(RuleBasedStateMachine):
         self.storage = open_storage(f"{self.folder}/{RUN}")
         self.hands = [self.arena.hand(f"w{n}") for n in range(3)]
         self.claims: list = []
+        self.looks: list = []
         self.seals: list = []
         self.built: list = []
         self.objects: dict[str, bytes] = {}
@@ -210,36 +211,41 @@ class Events(RuleBasedStateMachine):
 
     @rule(token=st.sampled_from(["one", "two"]), records=st.integers(1, 5))
     def seal(self, token: str, records: int) -> None:
+        """What any collector does with what it sees; it may then be held up for as long as it likes."""
+        waiting = self.store.results_waiting(RUN)
+        if waiting.count:
+            self.looks.append((token, waiting, next_seal(waiting, records)))
+
+    @precondition(lambda self: self.looks)
+    @rule(pick=PICK)
+    def promise(self, pick: int) -> None:
+        token, waiting, seal = self.looks[pick % len(self.looks)]
         try:
-            number = self.store.part_count(RUN)
-            seal = self.store.seal(RUN, token, number, records=records, max_bytes=1 << 28)
+            self.store.seal(RUN, token, waiting.number, waiting.seal, seal, wait_ms=1)
         except QueueError:
             return
-        if seal:
-            self.seals.append(seal)
+        self.seals.append((seal, waiting.number))
 
     @precondition(lambda self: self.seals)
     @rule(pick=PICK)
     def build(self, pick: int) -> None:
-        seal = self.seals[pick % len(self.seals)]
-        try:
-            self.built.append((seal, part_bytes(self.store.sealed_lines(RUN, seal))))
-        except QueueError:
-            return
+        seal, _ = self.seals[pick % len(self.seals)]
+        if sealed := self.arena.sealed(RUN, seal):
+            self.built.append(sealed)
 
     @precondition(lambda self: self.built)
     @rule(pick=PICK, then=st.sampled_from(["commit", "die"]))
     def upload(self, pick: int, then: str) -> None:
         """Any collector that ever built a part goes on with it now."""
-        seal, data = self.built[pick % len(self.built)]
-        name = part_name(seal.number)
+        seal, part, data = self.built[pick % len(self.built)]
+        name = part_name(part.number)
         try:
             self.storage.create(name, data)
         except StorageConflictError:
-            adopt_part(self.store, self.storage, RUN, seal.number, 1)
+            adopt_part(self.store, self.storage, RUN, part.number, 1)
             return
         if then == "commit":
-            self.store.commit(RUN, seal, PartRow(name, seal.records, "0" * 64))
+            self.store.commit(RUN, seal, part, PartRow(name, part.records, "0" * 64))
 
     @precondition(lambda self: self.objects)
     @rule()
@@ -367,17 +373,20 @@ def test_the_same_range_gives_the_same_bytes_in_another_process(embedded_redis, 
         hand = arena.hand()
         for claim in hand.claim(7):
             hand.complete(claim, "words \u2028 ünïcode 🙂 " * 50)
-        seal = arena.seal(RUN, records=records)
-        here = arena.part(RUN, seal)
+        sealed = arena.seal(RUN, records=records)
+        assert sealed
     program = (
         "import os, sys\n"
         "from common.store import RunStore, Seal\n"
-        "from consumers.collector.decide import part_bytes\n"
-        "store = RunStore.from_url(os.environ['RQ_REDIS_URL'])\n"
-        "lines = store.sealed_lines('r', Seal.parse(sys.argv[1].encode()))\n"
+        "from consumers.collector.decide import next_part, part_bytes\n"
+        "store, seal = RunStore.from_url(os.environ['RQ_REDIS_URL']), Seal.parse(sys.argv[1])\n"
+        "_, lines = next_part(store.results('r', '', seal.last, seal.records), seal, 0)\n"
         "sys.stdout.buffer.write(part_bytes(lines))\n"
     )
     there = subprocess.run(
-        [sys.executable, "-c", program, str(seal)], env={"RQ_REDIS_URL": url}, capture_output=True, check=True
+        [sys.executable, "-c", program, str(sealed.seal)],
+        env={"RQ_REDIS_URL": url},
+        capture_output=True,
+        check=True,
     )
-    assert there.stdout == here
+    assert there.stdout == sealed.data

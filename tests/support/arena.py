@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from rq import Queue
@@ -16,6 +16,7 @@ from rq.serializers import JSONSerializer
 
 from common import keys
 from common.jobs import encode_job
+from common.parts import part_name
 from common.records import (
     DeadLetter,
     DeadReason,
@@ -31,9 +32,25 @@ from common.records import (
 from common.settings import QUEUE_NAME, GenerationSettings, RunSettings
 from common.store import Admission, ClaimStore, Position, RunStore, async_client, client_from_url
 from common.store.claims import Again, Claim, ClaimReply, Completed, Dead, Ended, FinishReply, HandedBack
-from common.store.runs import Counts, open_units
+from common.store.runs import Counts, Part, Seal, open_units
 from common.timing import Timing
-from consumers.collector.decide import part_bytes
+from consumers.collector.decide import next_part, next_seal, part_bytes
+
+
+class Sealed(NamedTuple):
+    """A seal, and the next part under it."""
+
+    seal: Seal
+    part: Part
+    data: bytes
+
+
+def read_sealed(store: RunStore, run: str, seal: Seal) -> Sealed | None:
+    """The next part under a seal, as any collector makes it."""
+    found = store.results(run, "", seal.last, seal.records)
+    made = next_part(found, seal, store.part_count(run))
+    return Sealed(seal, made[0], part_bytes(made[1])) if made else None
+
 
 SERVER = "http://server"
 TTL_S = 20.0
@@ -234,16 +251,24 @@ class Arena:
 
     # Collecting
 
-    def seal(self, run: str, token: str = "collector", records: int = 500) -> Any:
+    def seal(self, run: str, token: str = "collector", records: int = 500, **more: Any) -> Sealed | None:
+        """Seal all that waits, in parts of so many records; what is the next part of it, if any."""
         assert self.store.take_lease(token, 60)
-        return self.store.seal(run, token, self.store.part_count(run), records=records, max_bytes=1 << 28)
+        waiting = self.store.results_waiting(run)
+        if not waiting.count:
+            return None
+        seal = msgspec.structs.replace(next_seal(waiting, records), **({} if waiting.seal else more))
+        self.store.seal(run, token, waiting.number, waiting.seal, seal, wait_ms=1)
+        return self.sealed(run, seal)
 
-    def commit(self, run: str, seal: Any, data: bytes = b"") -> bool:
-        row = PartRow(f"part-{seal.number:06d}.jsonl.zst", seal.records, "0" * 64)
-        return self.store.commit(run, seal, row)
+    def sealed(self, run: str, seal: Seal) -> Sealed | None:
+        """The next part under a seal."""
+        return read_sealed(self.store, run, seal)
 
-    def part(self, run: str, seal: Any) -> bytes:
-        return part_bytes(self.store.sealed_lines(run, seal))
+    def commit(self, run: str, sealed: Sealed | None) -> bool:
+        assert sealed
+        row = PartRow(part_name(sealed.part.number), sealed.part.records, "0" * 64)
+        return self.store.commit(run, sealed.seal, sealed.part, row)
 
     # Truth
 
