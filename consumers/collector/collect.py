@@ -1,7 +1,7 @@
 """The collector's work on one run: parts, the manifest, progress and dead letters.
 
-The order of steps keeps the promises: the range is fixed in Redis and on its disk before the object is made,
-the object is made before the range is let go. A kill between any two steps leaves a seal whose object is made
+The order of steps keeps the promises: the parts are fixed in Redis and on its disk before an object is made,
+the object is made before its range is let go. A kill between any two steps leaves a seal whose object is made
 again, byte for byte, or found there.
 """
 
