@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BUFFER: Final = 1 << 20
+_AHEAD: Final = 2
 FEW_VALUES: Final = ("run", "verdict", "finish_reason", "model", "server", "params")
 """Columns that repeat a few values, which a dictionary makes small; in the others one only costs time."""
 LEVEL: Final = 1
@@ -46,18 +48,18 @@ class _Background:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._last: Future[None] | None = None
+        self._under_way: deque[Future[None]] = deque()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Start `work` once the work before it is done."""
-        self.wait()
-        self._last = self._pool.submit(work)
+        """Start `work` once the work before it is done; wait while two pieces are not done."""
+        while len(self._under_way) >= _AHEAD:
+            self._under_way.popleft().result()
+        self._under_way.append(self._pool.submit(work))
 
     def wait(self) -> None:
         """Wait for the work that was started last, and raise its error."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
+        while self._under_way:
+            self._under_way.popleft().result()
 
     def end(self) -> None:
         """Let the thread go once it is done with what it has."""
@@ -159,12 +161,11 @@ class ParquetWriter:
 
     def _write_group(self) -> None:
         if self._rows:
-            self._background.do(partial(self._write_rows, self._rows))
+            # The table is made here, not in the background: it needs the interpreter, as reading does, while
+            # writing leaves that to others. So each of two cores has about half of the work.
+            self._background.do(partial(self._writer.write_table, self._table(self._rows)))
             self._rows = []
             self._size = 0
-
-    def _write_rows(self, rows: list[Any]) -> None:
-        self._writer.write_table(self._table(rows))
 
 
 def _write_all(file: FileIO, pieces: list[bytes]) -> None:
