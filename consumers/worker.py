@@ -31,6 +31,7 @@ from common.store.claims import ClaimStore
 from consumers.client.http import InferenceClient
 from consumers.engine import Engine, Limits
 from consumers.figures import Figures
+from consumers.garbage import collected_seldom
 from consumers.gate import ServerGate
 from consumers.guarding import Guarding
 from consumers.perform import Performer
@@ -86,7 +87,7 @@ class GenerationWorker(BaseWorker):
         limits = Limits(burst=burst, max_jobs=max_jobs, max_idle_s=max_idle_time)
         with every_event(worker=self.name, server=redact_url(url)):
             try:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                with collected_seldom(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     return runner.run(self._main(url, limits))
             finally:
                 self._say_goodbye()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 import msgspec
 
 from common.errors import ServerError
 from common.settings import redact_url
+from consumers.client.deadline import Deadlines
 from consumers.client.fields import decode
 from consumers.client.health import Health, HealthState, read_health
 from consumers.client.info import Dialect, ServerInfo, assemble, parse_models
@@ -58,6 +59,8 @@ _NO_SUCH_PATH: Final = (404, 405)
 _SERVER_ERROR: Final = 500
 _NOT_SWITCHED_ON: Final = 501
 
+_Part = TypeVar("_Part")
+
 
 class InferenceClient:
     """One server's client: an async context manager over its connections.
@@ -78,6 +81,7 @@ class InferenceClient:
         self._chat_url = self.base + CHAT_PATH
         self._kept: aiohttp.ClientSession | None = None
         self._fresh: aiohttp.ClientSession | None = None
+        self._deadlines: Deadlines | None = None
         self._was_ready = False
         self._health_path = 0
         self._load_path: int | None = 0
@@ -86,6 +90,7 @@ class InferenceClient:
         """Open the sessions; no connection is made yet."""
         self._kept = open_session(api_key=self._api_key, keep=True)
         self._fresh = open_session(api_key=self._api_key, keep=False)
+        self._deadlines = Deadlines()
         return self
 
     async def __aexit__(
@@ -125,11 +130,9 @@ class InferenceClient:
         sent = loop.time()
         with Connecting() as connecting:
             try:
-                async with (
-                    asyncio.timeout_at(deadline),
-                    session.post(self._chat_url, data=data, allow_redirects=False) as response,
-                ):
-                    body = await response.read()
+                with _opened(self._deadlines).at(deadline):
+                    async with session.post(self._chat_url, data=data, allow_redirects=False) as response:
+                        body = await response.read()
             except (TimeoutError, aiohttp.ClientError) as error:
                 early = not connecting.fresh and loop.time() - sent < STALE_WITHIN_S
                 failure, stale = failure_of(error), early and broke_without_a_byte(error)
@@ -243,7 +246,7 @@ class InferenceClient:
         return None
 
 
-def _opened(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:
-    if session is None:
+def _opened(part: _Part | None) -> _Part:
+    if part is None:
         raise RuntimeError("use the client in `async with`")
-    return session
+    return part
