@@ -183,8 +183,8 @@ def bench_http(rounds: int) -> Section:
         "fields to the same server, parses the answers and throws them away: no queue, no quality gate, "
         "no record. Redis and the server share the two cores.",
         rows,
-        "By a profile of CPU time, of what the consumer uses a job about half is the request and the "
-        "parsing of its answer, 11 % the quality gate's reading of the answer, 8 % the exchange with "
+        "By a profile of CPU time, of what the consumer uses a job more than half is the request and the "
+        "parsing of its answer, 12 % the quality gate's reading of the answer, 6 % the exchange with "
         "Redis, 3 % metrics; the rest is the event loop, the engine and the making of the record. The "
         "bare loop has the first of these alone, and for that our client uses as much CPU time as the "
         "bare loop does: nearly all of it is spent inside aiohttp. A server that takes two seconds an "
