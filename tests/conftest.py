@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sqlite3
 import uuid
 from pathlib import Path
@@ -20,6 +21,10 @@ from ops.embedded import EmbeddedRedis
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes tells how busy the machine is.
 hypothesis.settings.register_profile(
