@@ -187,6 +187,6 @@ AFTER = (
     "lies: in a heap of 1.5 GB a job's data, and the pieces that the allocator hands out, are further apart "
     "than the processor's caches reach, while page faults and time in the kernel stay the same. The embedded "
     "server keeps small pieces for the next script for this reason: with the C library's allocator as it "
-    "comes, a job consumed cost more than twice as much beside 600,000 others. Why a job admitted costs Redis "
+    "comes, a job consumed cost over twice as much beside 600,000 others. Why a job admitted costs Redis "
     "more in a large heap is not known yet; the most that a queue holds by default is 50,000."
 )
