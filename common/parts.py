@@ -18,7 +18,7 @@ from common.errors import ObjectMissingError, RunNotFoundError, StorageError
 from common.records import DeadLetter, Manifest, PartRow, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
     from common.storage import Storage
@@ -140,30 +140,6 @@ def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
     return (text[:-1].split(b"\n") for text in iter_texts(data, name=name))
 
 
-def iter_blocks(
-    storage: Storage,
-    rows: Iterable[PartRow],
-    *,
-    skip: Callable[[OutputError], None] | None = None,
-) -> Generator[tuple[PartRow, int, bytes], None, None]:
-    """Yield the text of parts, some whole lines at a time, with their part and the number of the first line.
-
-    Args:
-        storage: the run's output.
-        rows: the parts to read.
-        skip: called with the error of a part that is missing or of another hash, which is then left out.
-
-    Raises:
-        OutputError: a part is missing or damaged, or has another number of records than the manifest says.
-    """
-    for row, data in iter_parts(storage, rows, skip=skip):
-        count = 0
-        for text in iter_texts(data, name=row.key):
-            yield row, count + 1, text
-            count += text.count(b"\n")
-        check_count(storage, row, count)
-
-
 def check_count(storage: Storage, row: PartRow, count: int) -> None:
     """See that a part holds as many records as the manifest says.
 
@@ -245,6 +221,10 @@ def iter_part_records(
     Raises:
         OutputError: a part is missing or damaged, or a line of it is not a record.
     """
-    for row, first, text in iter_blocks(storage, manifest.parts):
-        for number, line in enumerate(text[:-1].split(b"\n"), first):
-            yield decode_line(decode, line, key=row.key, number=number)
+    for row, data in iter_parts(storage, manifest.parts):
+        number = 0
+        for lines in iter_lines(data, name=row.key):
+            for line in lines:
+                number += 1
+                yield decode_line(decode, line, key=row.key, number=number)
+        check_count(storage, row, number)

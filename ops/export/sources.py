@@ -24,7 +24,7 @@ from common.storage import Storage
 from ops.export.errors import GapsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from common.parts import OutputError, T
 
@@ -118,25 +118,13 @@ def _iter_counted(
     decode: Callable[[PartRow, int, bytes], list[T]],
 ) -> Iterator[list[T]]:
     """Yield each block as decoded; what was decoded is counted, since finding line ends again costs time."""
-    count = 0
-    for row, text in _texts(source, skip):
-        if text:
+    for row, data in iter_parts(source.storage, source.manifest.parts, skip=skip):
+        count = 0
+        for text in iter_texts(data, name=row.key):
             found = decode(row, count + 1, text)
             count += len(found)
             yield found
-        else:
-            check_count(source.storage, row, count)
-            count = 0
-
-
-def _texts(
-    source: Source, skip: Callable[[OutputError], None] | None
-) -> Generator[tuple[PartRow, bytes], None, None]:
-    """Yield the text of parts, some whole lines at a time; at the end of each part there is none."""
-    for row, data in iter_parts(source.storage, source.manifest.parts, skip=skip):
-        for text in iter_texts(data, name=row.key):
-            yield row, text
-        yield row, b""
+        check_count(source.storage, row, count)
 
 
 def _decode_block(decoder: msgspec.json.Decoder[T], row: PartRow, first: int, text: bytes) -> list[T]:
