@@ -321,8 +321,8 @@ class RunStore:
 
     def commit(self, run: str, seal: Seal, part: Part, row: PartRow) -> bool:
         """Record a part and let its entries go; false if that seal stands no more or it is not the next."""
-        time, _, sequence = part.last.partition("-")
-        after = f"{time}-{int(sequence) + 1}"
+        moment, _, sequence = part.last.partition("-")
+        after = f"{moment}-{int(sequence) + 1}"
         args = [run, str(seal), part.number, part.first, part.last, after, part.size, part.records]
         args.append(msgspec.json.encode(row))
         return bool(self._run(f"commit part {part.number} of run {run}", "commit", args))

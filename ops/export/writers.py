@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _BUFFER: Final = 1 << 20
 _AHEAD: Final = 2
+"""Pieces of a writer's work that may wait or be under way."""
+
 FEW_VALUES: Final = ("run", "verdict", "finish_reason", "model", "server", "params")
 """Columns that repeat a few values, which a dictionary makes small; in the others one only costs time."""
 LEVEL: Final = 1
@@ -51,13 +53,13 @@ class _Background:
         self._under_way: deque[Future[None]] = deque()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Start `work` once the work before it is done; wait while two pieces are not done."""
+        """Start `work` once the work before it is done; wait while too many pieces are not."""
         while len(self._under_way) >= _AHEAD:
             self._under_way.popleft().result()
         self._under_way.append(self._pool.submit(work))
 
     def wait(self) -> None:
-        """Wait for the work that was started last, and raise its error."""
+        """Wait for all that was started, and raise its first error."""
         while self._under_way:
             self._under_way.popleft().result()
 
