@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import harness
 import msgspec
-from harness import Row, Section, say
+from harness import Row, Section, ratios, say
 
 from common.records import Message, Record, Response, Usage, Verdict
 from common.storage import open_storage
@@ -143,15 +143,15 @@ def bench_collector(rounds: int) -> Section:
         "fixes them on Redis's disk before it writes, syncs files or sends them to an S3 API over HTTP "
         "(moto, another process on the same two cores), and commits.",
         [
-            Row("completions/s to a folder, over the bare core", ratio(folder, floors), "x", ">= 0.8"),
-            Row("completions/s to S3, over the bare core", ratio(s3, floors), "x", ">= 0.8"),
+            Row("completions/s to a folder, over the bare core", ratios(folder, floors), "x", ">= 0.8"),
+            Row("completions/s to S3, over the bare core", ratios(s3, floors), "x", ">= 0.8"),
             Row(
                 "CPU a completion, bare core over ours, to a folder",
-                ratio(floors, folder, "ms"),
+                ratios(floors, folder, "ms"),
                 "x",
                 ">= 0.8",
             ),
-            Row("CPU a completion, bare core over ours, to S3", ratio(floors, s3, "ms"), "x", ">= 0.8"),
+            Row("CPU a completion, bare core over ours, to S3", ratios(floors, s3, "ms"), "x", ">= 0.8"),
             Row("CPU a completion, to a folder", [r["ms"] for r in folder], "ms"),
             Row("CPU a completion, to S3", [r["ms"] for r in s3], "ms"),
             Row("CPU a completion, bare core", [r["ms"] for r in floors], "ms"),
@@ -164,11 +164,6 @@ def bench_collector(rounds: int) -> Section:
         "other core: where more is busy than there are cores, the collector waits for one as the bare core "
         "does not. CPU time shows what the work itself takes.",
     )
-
-
-def ratio(runs: list[dict[str, float]], floors: list[dict[str, float]], what: str = "rate") -> list[float]:
-    """Round by round."""
-    return [run[what] / base[what] for run, base in zip(runs, floors, strict=True)]
 
 
 def aws(endpoint: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import drive
 import harness
 import redis
-from harness import Row, Section, say
+from harness import Row, Section, ratios, say
 from peers import python_of
 from rq import Queue
 
@@ -142,11 +142,6 @@ def bench_noop(rounds: int) -> Section:
         "machine with other work both wait for a core; dramatiq's 64 threads keep Redis busy beside the "
         "worker.",
     )
-
-
-def ratios(ours_: list[dict[str, float]], theirs: list[dict[str, float]], what: str = "rate") -> list[float]:
-    """Round by round: what was measured side by side is compared."""
-    return [a[what] / b[what] for a, b in zip(ours_, theirs, strict=True)]
 
 
 def bench_http(rounds: int) -> Section:

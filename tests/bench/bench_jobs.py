@@ -17,7 +17,7 @@ import harness
 import msgspec
 import zstandard
 from bench_producer import write_input
-from harness import HERE, Row, Section, say
+from harness import HERE, Row, Section, ratios, say
 from peers import python_of
 
 if TYPE_CHECKING:
@@ -180,8 +180,3 @@ def bench_jobs(rounds: int) -> Section:
         "which a job of seconds notices and a job of hours does not. CPU time of ours is that of all its "
         "processes, Redis included. The others judge no answer and prove no output.",
     )
-
-
-def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], what: str) -> list[float]:
-    """Round by round, of the rounds that both have."""
-    return [a[what] / b[what] for a, b in zip(ours, theirs, strict=False)]

@@ -16,7 +16,7 @@ import harness
 import msgspec
 from bench_jobs import stub
 from bench_slots import occupancy
-from harness import Row, Section, say, words
+from harness import Row, Section, ratios, say, words
 
 from common.records import Record
 from common.store import RunStore
@@ -64,14 +64,7 @@ def run(url: str, path: Path, servers: list[str], count: int, order: list[str]) 
                 raise RuntimeError(f"producer enqueue ended with {producer.returncode}")
     with ExitStack() as stack:
         for server in servers:
-            env = harness.environment(
-                SGLANG_URL=server,
-                RQ_REDIS_URL=url,
-                RQ_WORKER_CLASS="consumers.GenerationWorker",
-                PROMPTMILL_CONCURRENCY=str(SLOTS),
-                PROMPTMILL_LOG_LEVEL="ERROR",
-            )
-            stack.enter_context(harness.running(harness.command("rq", "worker", "completions"), env))
+            stack.enter_context(harness.consumer(url, server, str(SLOTS)))
         queue = "rq:queue:completions"
         harness.until("an empty queue", lambda: not store.client.llen(queue), within=120, every=0.02)
         dry = time.time()
@@ -195,8 +188,8 @@ def bench_order(rounds: int) -> Section:
     for kind, what in (("exact", "longest first"), ("off", "longest first, foretold within a factor of 2")):
         mine = tails[kind]
         rows += [
-            Row(f"{what}: time of the input's order over its own", ratio(plain, mine, "s"), "x"),
-            Row(f"{what}: tail of the input's order over its own", ratio(plain, mine, "tail"), "x"),
+            Row(f"{what}: time of the input's order over its own", ratios(plain, mine, "s"), "x"),
+            Row(f"{what}: tail of the input's order over its own", ratios(plain, mine, "tail"), "x"),
         ]
     for kind, what in (("input", "input's order"), ("exact", "longest first")):
         rows += [
@@ -216,7 +209,7 @@ def bench_order(rounds: int) -> Section:
                 [(1 - o["share"]) / (1 - m["share"]) for m, o in zip(mine, other, strict=True)],
                 "x",
             ),
-            Row(f"prefix, {at}: in flight over the input's order", ratio(mine, other, "in_flight"), "x"),
+            Row(f"prefix, {at}: in flight over the input's order", ratios(mine, other, "in_flight"), "x"),
         ]
     rows.append(Row("share that a cache without limit would have, 1 server", bound))
     return Section(
@@ -240,8 +233,3 @@ def bench_order(rounds: int) -> Section:
 def column(runs: list[dict[str, float]], what: str) -> list[float]:
     """One figure of every round."""
     return [run[what] for run in runs]
-
-
-def ratio(runs: list[dict[str, float]], others: list[dict[str, float]], what: str) -> list[float]:
-    """Round by round."""
-    return [a[what] / b[what] for a, b in zip(runs, others, strict=True)]

@@ -79,18 +79,7 @@ def ours(url: str, urls: list[str], jobs: int, concurrency: str) -> dict[str, fl
     pid = harness.redis_pid(url)
     samples: list[Sample] = []
     with ExitStack() as stack:
-        consumers = []
-        for server in urls:
-            env = harness.environment(
-                SGLANG_URL=server,
-                RQ_REDIS_URL=url,
-                RQ_WORKER_CLASS="consumers.GenerationWorker",
-                PROMPTMILL_CONCURRENCY=concurrency,
-                PROMPTMILL_LOG_LEVEL="ERROR",
-            )
-            consumers.append(
-                stack.enter_context(harness.running(harness.command("rq", "worker", "completions"), env)).pid
-            )
+        consumers = [stack.enter_context(harness.consumer(url, server, concurrency)).pid for server in urls]
 
         def look() -> bool:
             samples.append(
@@ -319,14 +308,7 @@ def consumed(
         (server,) = stack.enter_context(
             harness.simulators(*speed(AUTO_RATE, slots), "--slots", str(slots), *flags)
         )
-        env = harness.environment(
-            SGLANG_URL=server,
-            RQ_REDIS_URL=url,
-            RQ_WORKER_CLASS="consumers.GenerationWorker",
-            PROMPTMILL_CONCURRENCY=concurrency,
-            PROMPTMILL_LOG_LEVEL="ERROR",
-        )
-        process = stack.enter_context(harness.running(harness.command("rq", "worker", "completions"), env))
+        process = stack.enter_context(harness.consumer(url, server, concurrency))
 
         def stats(query: str) -> dict[str, Any]:
             found: dict[str, Any] = harness.get_json(f"{server}/sim/stats{query}")

@@ -143,6 +143,25 @@ def running(
                 process.kill()
 
 
+def consumer(
+    redis_url: str, server: str, concurrency: str
+) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    """A consumer process of one server, for as long as the context lasts."""
+    env = environment(
+        SGLANG_URL=server,
+        RQ_REDIS_URL=redis_url,
+        RQ_WORKER_CLASS="consumers.GenerationWorker",
+        PROMPTMILL_CONCURRENCY=concurrency,
+        PROMPTMILL_LOG_LEVEL="ERROR",
+    )
+    return running(command("rq", "worker", "completions"), env)
+
+
+def ratios(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], what: str = "rate") -> list[float]:
+    """Round by round: what was measured side by side is compared."""
+    return [a[what] / b[what] for a, b in zip(ours, theirs, strict=True)]
+
+
 @contextlib.contextmanager
 def simulators(*flags: str, count: int = 1) -> Iterator[list[str]]:
     """Simulated servers in one process of their own; their URLs."""

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.gates import Clock, ready_gate
 
 from consumers import gate as gates
 from consumers.client.breaker import FIRST_PAUSE_S, PROMPTS
-from consumers.client.health import HealthState
-from consumers.client.http import InferenceClient
-from consumers.gate import GateState, ServerGate
-
-
-class Clock:
-    now = 100.0
-
-    def monotonic(self):
-        return self.now
 
 
 @pytest.fixture
@@ -27,8 +18,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def gate(clock):
-    made = ServerGate(InferenceClient("http://127.0.0.1:1"), concurrency=16)
-    made.state = GateState(HealthState.READY)
+    made = ready_gate(16)
     made.ask_for(16)
     made._retarget(16)
     return made

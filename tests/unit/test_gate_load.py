@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.gates import Clock, ready_gate
 
 from consumers import gate as gates
-from consumers.client.health import HealthState
-from consumers.client.http import InferenceClient
 from consumers.client.load import Load
 from consumers.concurrency import DEFAULT_CONCURRENCY
-from consumers.gate import GateState, ServerGate
-
-
-class Clock:
-    now = 100.0
-
-    def monotonic(self):
-        return self.now
 
 
 @pytest.fixture
@@ -28,8 +19,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def gate(clock):
-    made = ServerGate(InferenceClient("http://127.0.0.1:1"))
-    made.state = GateState(HealthState.READY)
+    made = ready_gate()
     made.in_flight = lambda: made.target
     return made
 
