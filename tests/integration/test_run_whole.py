@@ -156,7 +156,7 @@ def test_two_runs_at_once_in_one_redis_whose_parts_go_to_s3_and_a_folder(
 
 def test_one_run_over_servers_of_every_engine(tmp_path):
     """SGLang, vLLM and llama.cpp each speak their own dialect of the same API."""
-    source = prompts(tmp_path / "p.jsonl", 60)
+    source = prompts(tmp_path / "p.jsonl", 1200)  # more than a slow start of one consumer can use up
     quick = ("--median-tokens", 60, "--time-scale", 20, "--slots", 4)
     with contextlib.ExitStack() as stack:
         fleets = [
