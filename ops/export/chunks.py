@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHUNK: Final = 128
+CHUNK: Final = 256
 """Records that are encoded together."""
 
 

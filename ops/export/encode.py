@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A chunk's rows, ready for a shard's writer, and their counts."""
+    """A chunk's rows in the form that a shard's writer takes, and their counts."""
 
     split: int
     shard: int
-    rows: list[Any]
+    rows: Any
     tally: Tally
 
 
@@ -50,7 +50,7 @@ def encode_plain(chunk: Chunk, options: ExportOptions) -> Encoded:
     make = _SHAPES.get(options.format)
     rows = records if make is None else list(_made(make, records, tally))
     tally.count_rows(len(rows), short=sum(length < SHORT for length in lengths))
-    return Encoded(chunk.split, chunk.shard, rows, tally)
+    return Encoded(chunk.split, chunk.shard, _for_writer(rows, options), tally)
 
 
 def _made(make: Callable[[Any], Any], records: list[Any], tally: Tally) -> Iterator[Any]:
@@ -81,7 +81,19 @@ def encode_tokens(chunk: Chunk, options: ExportOptions, chat: Chat) -> Encoded:
             tally.trimmed += outcome.trimmed
             tally.normalised += outcome.normalised
             rows.append(row if options.format is Format.PARQUET else row.line())
-    return Encoded(chunk.split, chunk.shard, rows, tally)
+    return Encoded(chunk.split, chunk.shard, _for_writer(rows, options), tally)
+
+
+def _for_writer(rows: list[Any], options: ExportOptions) -> Any:
+    """Rows as the writer of the wanted shape takes them.
+
+    Tables are made of few rows at a time, whose text is still in the core's cache.
+    """
+    if options.format is not Format.PARQUET:
+        return rows
+    from ops.export import columns  # noqa: PLC0415 - pyarrow is an optional part
+
+    return columns.record_table(rows) if options.tokenize is None else columns.token_table(rows)
 
 
 def encode_all(

@@ -147,12 +147,7 @@ class Shards:
         from ops.export import columns  # noqa: PLC0415 - pyarrow is an optional part
 
         tokens = options.tokenize is not None
-        return ParquetWriter(
-            path,
-            schema=columns.TOKEN_SCHEMA if tokens else columns.ROW_SCHEMA,
-            table=columns.token_table if tokens else columns.record_table,
-            weigh=columns.weigh_tokens if tokens else columns.weigh_records,
-        )
+        return ParquetWriter(path, schema=columns.TOKEN_SCHEMA if tokens else columns.ROW_SCHEMA)
 
     def _path(self, split: int, number: int) -> Path:
         name = self._names[split]

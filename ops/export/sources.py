@@ -106,7 +106,7 @@ def iter_source_lines(
         OutputError: as `iter_source` does.
     """
 
-    def decode(row: PartRow, first: int, text: bytes) -> list[tuple[bytes, T]]:
+    def decode(row: PartRow, first: int, text: memoryview) -> list[tuple[bytes, T]]:
         return [(line, _decode_line(decoder, row, number, line)) for number, line in _numbered(text, first)]
 
     return _iter_counted(source, skip, decode)
@@ -115,7 +115,7 @@ def iter_source_lines(
 def _iter_counted(
     source: Source,
     skip: Callable[[OutputError], None] | None,
-    decode: Callable[[PartRow, int, bytes], list[T]],
+    decode: Callable[[PartRow, int, memoryview], list[T]],
 ) -> Iterator[list[T]]:
     """Yield each block as decoded; what was decoded is counted, since finding line ends again costs time."""
     for row, data in iter_parts(source.storage, source.manifest.parts, skip=skip):
@@ -127,7 +127,7 @@ def _iter_counted(
         check_count(source.storage, row, count)
 
 
-def _decode_block(decoder: msgspec.json.Decoder[T], row: PartRow, first: int, text: bytes) -> list[T]:
+def _decode_block(decoder: msgspec.json.Decoder[T], row: PartRow, first: int, text: memoryview) -> list[T]:
     try:
         return decoder.decode_lines(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -140,8 +140,8 @@ def _decode_line(decoder: msgspec.json.Decoder[T], row: PartRow, number: int, li
     return decode_line(decoder.decode, line, key=row.key, number=number)
 
 
-def _numbered(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    return enumerate(text[:-1].split(b"\n"), first)
+def _numbered(text: memoryview, first: int) -> Iterator[tuple[int, bytes]]:
+    return enumerate(bytes(text[:-1]).split(b"\n"), first)
 
 
 class Ledger:

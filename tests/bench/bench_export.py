@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 GOAL = ">= 0.6"
 SHAPES = (Format.JSONL, Format.PARQUET)
-RECORDS = 32_000
+RECORDS = 100_000
 
 
 def texts(seed: int):

@@ -95,22 +95,49 @@ def test_chunks_are_the_same_however_the_records_come(steps):
     chunks = [chunk for step in steps for chunk in queue.add(list(islice(records, step)))]
     chunks += queue.rest()
     assert [(chunk.shard, len(chunk.records)) for chunk in chunks] == [
-        *[(0, 128), (0, 128), (0, 44)],  # shard 1 is finished
-        *[(2, 128), (2, 128), (2, 44)],
+        *[(0, 256), (0, 44)],  # shard 1 is finished
+        *[(2, 256), (2, 44)],
         (3, 100),
     ]
     assert [n for chunk in chunks for n in chunk.records] == [*range(300), *range(600, 1000)]
 
 
-@pytest.mark.parametrize("length", [10, BLOCK - 1, BLOCK, 5 * BLOCK])
-def test_blocks_are_whole_lines_of_any_length(length):
+def in_frames(text):
+    """The text in several frames."""
+    return b"".join(zstandard.compress(line) for line in text.splitlines(keepends=True))
+
+
+def unsized(text):
+    """The text in a frame that does not say how long it is."""
+    return zstandard.ZstdCompressor(write_content_size=False).compress(text)
+
+
+@pytest.mark.parametrize("pack", [zstandard.compress, in_frames, unsized])
+@pytest.mark.parametrize("length", [10, BLOCK - 3, BLOCK - 2, BLOCK - 1, BLOCK, 5 * BLOCK])
+def test_blocks_are_whole_lines_of_any_length(length, pack):
     lines = [b"a\n", b"x" * length + b"\n", b"\n", b"b" * (BLOCK // 2) + b"\n", b"c\n"]
-    data = b"".join(zstandard.compress(line) for line in lines)  # in several frames
-    blocks = list(iter_texts(data, name="part"))
+    blocks = [bytes(block) for block in iter_texts(pack(b"".join(lines)), name="part")]
     assert all(block.endswith(b"\n") for block in blocks)
     assert b"".join(blocks) == b"".join(lines)
-    with pytest.raises(OutputError, match="cut off"):
-        list(iter_texts(zstandard.compress(b"a\nb"), name="part"))
+
+
+@pytest.mark.parametrize("pack", [zstandard.compress, in_frames, unsized])
+def test_a_text_that_is_cut_off_is_told(pack):
+    with pytest.raises(OutputError, match="part is cut off"):
+        list(iter_texts(pack(b"a\nb"), name="part"))
+
+
+def test_a_part_that_is_long_is_read_piece_by_piece(monkeypatch):
+    monkeypatch.setattr("common.parts.WHOLE", 100)
+    lines = b"".join(b"%d\n" % n for n in range(100_000))
+    assert b"".join(iter_texts(zstandard.compress(lines), name="part")) == lines
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-9] + b"123456789", lambda data: data + b"more"])
+def test_a_part_that_is_not_zstd_throughout_is_told(spoil):
+    data = zstandard.ZstdCompressor(write_checksum=True).compress(b"a line\n" * 1000)
+    with pytest.raises(OutputError, match="part cannot be decompressed"):
+        list(iter_texts(spoil(data), name="part"))
 
 
 def test_tallies_add_up_and_survive_the_journal():
