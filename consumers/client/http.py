@@ -12,6 +12,7 @@ import msgspec
 
 from common.errors import ServerError
 from common.settings import redact_url
+from consumers.client.channel import Channel
 from consumers.client.deadline import Deadlines
 from consumers.client.fields import decode
 from consumers.client.health import Health, HealthState, read_health
@@ -79,8 +80,10 @@ class InferenceClient:
         self.url = redact_url(self.base)
         self._api_key = api_key
         self._chat_url = self.base + CHAT_PATH
-        self._kept: aiohttp.ClientSession | None = None
-        self._fresh: aiohttp.ClientSession | None = None
+        self._keeping: aiohttp.ClientSession | None = None
+        self._once: aiohttp.ClientSession | None = None
+        self._kept: Channel | None = None
+        self._fresh: Channel | None = None
         self._deadlines: Deadlines | None = None
         self._was_ready = False
         self._health_path = 0
@@ -88,8 +91,10 @@ class InferenceClient:
 
     async def __aenter__(self) -> Self:
         """Open the sessions; no connection is made yet."""
-        self._kept = open_session(api_key=self._api_key, keep=True)
-        self._fresh = open_session(api_key=self._api_key, keep=False)
+        self._keeping = open_session(api_key=self._api_key, keep=True)
+        self._once = open_session(api_key=self._api_key, keep=False)
+        self._kept = await Channel.open(self._keeping, self._chat_url)
+        self._fresh = await Channel.open(self._once, self._chat_url)
         self._deadlines = Deadlines()
         return self
 
@@ -97,7 +102,7 @@ class InferenceClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close every connection."""
-        for session in (self._kept, self._fresh):
+        for session in (self._keeping, self._once):
             if session is not None:
                 await session.close()
 
@@ -120,25 +125,21 @@ class InferenceClient:
                 outcome = again
         return outcome if isinstance(outcome, Success) else self._told(outcome, loop.time() - started)
 
-    async def _attempt(
-        self, session: aiohttp.ClientSession, request: ChatRequest, deadline: float
-    ) -> tuple[Outcome, bool]:
+    async def _attempt(self, channel: Channel, request: ChatRequest, deadline: float) -> tuple[Outcome, bool]:
         """One POST under a new id; also whether it fell victim to a kept connection that had gone stale."""
         rid = new_rid()
-        data = payload(encode(request, rid))
+        data = encode(request, rid)
         loop = asyncio.get_running_loop()
         sent = loop.time()
         with Connecting() as connecting:
             try:
                 with _opened(self._deadlines).at(deadline):
-                    async with session.post(self._chat_url, data=data, allow_redirects=False) as response:
-                        body = await response.read()
+                    reply = await channel.post(data)
             except (TimeoutError, aiohttp.ClientError) as error:
                 early = not connecting.fresh and loop.time() - sent < STALE_WITHIN_S
                 failure, stale = failure_of(error), early and broke_without_a_byte(error)
             else:
-                headers = response.headers
-                return classify(response.status, headers, body, thinking=request.thinking), False
+                return classify(reply.status, reply.headers, reply.body, thinking=request.thinking), False
         if failure.kind is FailureKind.TIMEOUT:
             await self._abort(request, rid)
         return failure, stale
@@ -171,7 +172,7 @@ class InferenceClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                _opened(self._fresh).request(
+                _opened(self._once).request(
                     method, self.base + path, data=payload(data), headers=headers, allow_redirects=False
                 ) as response,
             ):

@@ -62,8 +62,8 @@ def faulty_s3(s3_server, monkeypatch):
 
 
 @pytest.fixture
-def self_signed_server(tmp_path):
-    """The URL of an HTTPS server whose certificate is its own authority."""
+def self_signed(tmp_path):
+    """The file of a certificate for 127.0.0.1 that is its own authority, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -76,8 +76,14 @@ def self_signed_server(tmp_path):
     pem = serialization.Encoding.PEM
     plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (tmp_path / "both.pem").write_bytes(plain + certificate.public_bytes(pem))
+    return tmp_path / "both.pem"
+
+
+@pytest.fixture
+def self_signed_server(self_signed):
+    """The URL of an HTTPS server whose certificate is its own authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "both.pem")
+    context.load_cert_chain(self_signed)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     server.handle_error = lambda *_: None
     server.socket = context.wrap_socket(server.socket, server_side=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -66,13 +67,14 @@ class WireStub:
     answer: Answer
     asked: list[Asked] = field(default_factory=list)
     connections: int = 0
+    tls: ssl.SSLContext | None = None
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task] = field(default_factory=set)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
