@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import time
 import traceback
 import uuid
@@ -82,6 +81,8 @@ class Engine:
         self.ended_well = 0
         self.ended_badly = 0
         self.started = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._not_begun: set[str] = set()
         self._ended: list[Ended] = []
         self._spare: deque[Claim] = deque()
         self._ahead = 0
@@ -109,9 +110,10 @@ class Engine:
     def hand_back(self, *, death: bool = False) -> int:
         """Cancel every job in flight; they go back to the head of the queue. Returns how many."""
         self._return_spare()
-        for task in self.tasks.values():
-            task.cancel("death" if death else None)
-        return len(self.tasks)
+        count = len(self.tasks)
+        for execution in list(self.tasks):
+            self._cancel(execution, "death" if death else None)
+        return count
 
     def cancel(self, job: str) -> bool:
         """Hand one job back."""
@@ -121,8 +123,16 @@ class Engine:
             self._end(claim, HandedBack())
         found = [e for e, claim in self.held.items() if claim.job == job and e in self.tasks]
         for execution in found:
-            self.tasks[execution].cancel()
+            self._cancel(execution)
         return bool(found or spare)
+
+    def _cancel(self, execution: str, why: str | None = None) -> None:
+        self.tasks[execution].cancel(why)
+        if execution in self._not_begun:
+            # A task that is cancelled before its first step does not come to its own end.
+            self._not_begun.discard(execution)
+            del self.tasks[execution]
+            self._end(self.held[execution], HandedBack())
 
     @property
     def in_flight(self) -> int:
@@ -133,6 +143,7 @@ class Engine:
 
     async def run(self) -> None:
         """Work until drained or a limit is reached, then tell Redis of all that ended."""
+        self._loop = asyncio.get_running_loop()
         backoff = REDIS_BACKOFF_S
         while True:
             if not self.gate.limit:
@@ -248,11 +259,13 @@ class Engine:
 
     def _fill(self) -> None:
         """Start as many spare jobs as there is room for."""
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("jobs are started while the engine runs")
         while self._spare and len(self.tasks) < self.gate.limit:
             claim = self._spare.popleft()
-            task = asyncio.create_task(self._work(claim))
-            self.tasks[claim.execution] = task
-            task.add_done_callback(functools.partial(self._never_ran, claim))
+            self._not_begun.add(claim.execution)
+            self.tasks[claim.execution] = loop.create_task(self._work(claim))
 
     def _return_spare(self) -> None:
         """Give back what was claimed ahead: somebody else may start it now."""
@@ -260,6 +273,7 @@ class Engine:
             self._end(self._spare.pop(), HandedBack())
 
     async def _work(self, claim: Claim) -> None:
+        self._not_begun.discard(claim.execution)
         outcome: Outcome
         try:
             outcome = await self.perform(claim)
@@ -274,11 +288,6 @@ class Engine:
         self.tasks.pop(claim.execution, None)
         self._end(claim, outcome)
         self._fill()
-
-    def _never_ran(self, claim: Claim, _: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step does not come to its own end."""
-        if self.tasks.pop(claim.execution, None) is not None:
-            self._end(claim, HandedBack())
 
     def _end(self, claim: Claim, outcome: Outcome) -> None:
         self._ended.append(Ended(claim, outcome))

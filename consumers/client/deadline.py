@@ -19,7 +19,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         """Use the running loop."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._open: set[Deadline] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,11 +40,11 @@ class Deadlines:
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._look)
+        self._timer = self.loop.call_at(when, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        due = self._loop.time() + _TICK_S
+        due = self.loop.time() + _TICK_S
         for deadline in [one for one in self._open if one.when <= due]:
             self._open.discard(deadline)
             deadline.expire()
@@ -65,7 +65,7 @@ class Deadline:
 
     def __enter__(self) -> None:
         """Begin to watch the current task."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._deadlines.loop)
         if task is None:
             raise RuntimeError("a deadline needs a task")
         self._task = task

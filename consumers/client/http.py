@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import aiohttp
 import msgspec
@@ -60,7 +60,16 @@ _NO_SUCH_PATH: Final = (404, 405)
 _SERVER_ERROR: Final = 500
 _NOT_SWITCHED_ON: Final = 501
 
-_Part = TypeVar("_Part")
+
+class _Open(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is between `async with` and its end."""
+
+    loop: asyncio.AbstractEventLoop
+    deadlines: Deadlines
+    keeping: aiohttp.ClientSession
+    once: aiohttp.ClientSession
+    kept: Channel
+    fresh: Channel
 
 
 class InferenceClient:
@@ -80,31 +89,37 @@ class InferenceClient:
         self.url = redact_url(self.base)
         self._api_key = api_key
         self._chat_url = self.base + CHAT_PATH
-        self._keeping: aiohttp.ClientSession | None = None
-        self._once: aiohttp.ClientSession | None = None
-        self._kept: Channel | None = None
-        self._fresh: Channel | None = None
-        self._deadlines: Deadlines | None = None
+        self._open: _Open | None = None
         self._was_ready = False
         self._health_path = 0
         self._load_path: int | None = 0
 
     async def __aenter__(self) -> Self:
         """Open the sessions; no connection is made yet."""
-        self._keeping = open_session(api_key=self._api_key, keep=True)
-        self._once = open_session(api_key=self._api_key, keep=False)
-        self._kept = await Channel.open(self._keeping, self._chat_url)
-        self._fresh = await Channel.open(self._once, self._chat_url)
-        self._deadlines = Deadlines()
+        keeping = open_session(api_key=self._api_key, keep=True)
+        once = open_session(api_key=self._api_key, keep=False)
+        self._open = _Open(
+            loop=asyncio.get_running_loop(),
+            deadlines=Deadlines(),
+            keeping=keeping,
+            once=once,
+            kept=await Channel.open(keeping, self._chat_url),
+            fresh=await Channel.open(once, self._chat_url),
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close every connection."""
-        for session in (self._keeping, self._once):
-            if session is not None:
-                await session.close()
+        await self._opened.keeping.close()
+        await self._opened.once.close()
+
+    @property
+    def _opened(self) -> _Open:
+        if self._open is None:
+            raise RuntimeError("use the client in `async with`")
+        return self._open
 
     async def generate(self, request: ChatRequest, timeout_s: float) -> Outcome:
         """Have one turn generated.
@@ -113,30 +128,31 @@ class InferenceClient:
             request: what to ask.
             timeout_s: the limit for everything: waiting in the server's queue and generating.
         """
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        opened = self._opened
+        started = opened.loop.time()
         deadline = started + timeout_s
-        outcome, stale = await self._attempt(_opened(self._kept), request, deadline)
+        outcome, stale = await self._attempt(opened, opened.kept, request, deadline)
         if stale:
             # The server closed the kept connection as we used it. It may have read the request all the same.
-            again, _ = await self._attempt(_opened(self._fresh), request, deadline)
+            again, _ = await self._attempt(opened, opened.fresh, request, deadline)
             # Nobody there any more: the server died with the request on it, and that is not "never reached".
             if isinstance(again, Success) or again.kind is not FailureKind.UNREACHABLE:
                 outcome = again
-        return outcome if isinstance(outcome, Success) else self._told(outcome, loop.time() - started)
+        return outcome if isinstance(outcome, Success) else self._told(outcome, opened.loop.time() - started)
 
-    async def _attempt(self, channel: Channel, request: ChatRequest, deadline: float) -> tuple[Outcome, bool]:
+    async def _attempt(
+        self, opened: _Open, channel: Channel, request: ChatRequest, deadline: float
+    ) -> tuple[Outcome, bool]:
         """One POST under a new id; also whether it fell victim to a kept connection that had gone stale."""
         rid = new_rid()
         data = encode(request, rid)
-        loop = asyncio.get_running_loop()
-        sent = loop.time()
+        sent = opened.loop.time()
         with Connecting() as connecting:
             try:
-                with _opened(self._deadlines).at(deadline):
+                with opened.deadlines.at(deadline):
                     reply = await channel.post(data)
             except (TimeoutError, aiohttp.ClientError) as error:
-                early = not connecting.fresh and loop.time() - sent < STALE_WITHIN_S
+                early = not connecting.fresh and opened.loop.time() - sent < STALE_WITHIN_S
                 failure, stale = failure_of(error), early and broke_without_a_byte(error)
             else:
                 return classify(reply.status, reply.headers, reply.body, thinking=request.thinking), False
@@ -172,7 +188,7 @@ class InferenceClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                _opened(self._once).request(
+                self._opened.once.request(
                     method, self.base + path, data=payload(data), headers=headers, allow_redirects=False
                 ) as response,
             ):
@@ -245,9 +261,3 @@ class InferenceClient:
                 return None
             self._load_path = place + 1 if place + 1 < len(_LOAD_PATHS) else None
         return None
-
-
-def _opened(part: _Part | None) -> _Part:
-    if part is None:
-        raise RuntimeError("use the client in `async with`")
-    return part

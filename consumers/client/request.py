@@ -38,17 +38,40 @@ _PLUMBING: Final = frozenset(
 _RID_FIELD: Final = {Dialect.SGLANG: "rid", Dialect.VLLM: "request_id"}
 
 
+class Form(msgspec.Struct, frozen=True):
+    """A request without its conversation, shared by all requests made from it; `head` is its JSON, open."""
+
+    body: dict[str, Any]
+    params: dict[str, Any]
+    thinking: bool
+    system: str | None
+    head: bytes
+
+
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn to generate. `body` lacks only the request id, which is new for every attempt.
+    """One turn to generate. What is sent lacks only the request id, which is new for every attempt.
 
     `messages` and `params` are what the record says was sent; `thinking` is whether thinking was asked for.
     """
 
-    body: dict[str, Any]
+    form: Form
     messages: list[Message]
-    params: dict[str, Any]
-    thinking: bool
     rid_field: str | None = None
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What is sent, but for the request id."""
+        return {**self.form.body, "messages": self.messages}
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The record's `params`."""
+        return self.form.params
+
+    @property
+    def thinking(self) -> bool:
+        """Whether thinking was asked for."""
+        return self.form.thinking
 
 
 def check_extra_body(extra: Mapping[str, Any]) -> None:
@@ -86,19 +109,18 @@ def build_request(
     form = _form(job, generation, server, seed) if varied else _plain_form(generation, server)
     sent = with_system(history_of(job) if messages is None else messages, form.system)
     return ChatRequest(
-        body={**form.body, "messages": sent},
+        form=form,
         messages=sent,
-        params=form.params,
-        thinking=form.thinking,
         rid_field=_RID_FIELD.get(server.dialect),
     )
 
 
 def encode(request: ChatRequest, rid: str) -> bytes:
     """The bytes of one attempt, under its own request id where the server takes one."""
+    head, messages = request.form.head, msgspec.json.encode(request.messages)
     if request.rid_field is None:
-        return msgspec.json.encode(request.body)
-    return msgspec.json.encode({request.rid_field: rid, **request.body})
+        return b'%b,"messages":%b}' % (head, messages)
+    return b'{"%b":"%b",%b,"messages":%b}' % (request.rid_field.encode(), rid.encode(), head[1:], messages)
 
 
 def history_of(job: PromptJob) -> list[Message]:
@@ -107,21 +129,12 @@ def history_of(job: PromptJob) -> list[Message]:
     return history_for(job.messages, positions[0], {}) if positions else list(job.messages)
 
 
-class _Form(msgspec.Struct, frozen=True):
-    """A request without its conversation. Its dicts are shared by all requests made from it."""
-
-    body: dict[str, Any]
-    params: dict[str, Any]
-    thinking: bool
-    system: str | None
-
-
 _NOBODY: Final = PromptJob(index=0, id="", messages=[])
 _FORMS_KEPT: Final = 32
-_forms: dict[tuple[int, int], tuple[GenerationSettings, ServerInfo, _Form]] = {}
+_forms: dict[tuple[int, int], tuple[GenerationSettings, ServerInfo, Form]] = {}
 
 
-def _plain_form(generation: GenerationSettings, server: ServerInfo) -> _Form:
+def _plain_form(generation: GenerationSettings, server: ServerInfo) -> Form:
     """The form of jobs without params of their own: nearly all of them, so it is made once and kept.
 
     Kept by identity, for the settings hold dicts and have no hash; the entry keeps both alive.
@@ -135,7 +148,7 @@ def _plain_form(generation: GenerationSettings, server: ServerInfo) -> _Form:
     return kept[2]
 
 
-def _form(job: PromptJob, generation: GenerationSettings, server: ServerInfo, seed: int | None) -> _Form:
+def _form(job: PromptJob, generation: GenerationSettings, server: ServerInfo, seed: int | None) -> Form:
     wanted = _wanted(job, generation)
     if seed is not None:
         wanted["seed"] = seed
@@ -147,7 +160,13 @@ def _form(job: PromptJob, generation: GenerationSettings, server: ServerInfo, se
         **{name: value for name, value in wanted.items() if name not in _NOT_SENT},
         "chat_template_kwargs": template,
     }
-    return _Form(body, _params(body, template), bool(template["enable_thinking"]), as_str(wanted["system"]))
+    return Form(
+        body=body,
+        params=_params(body, template),
+        thinking=bool(template["enable_thinking"]),
+        system=as_str(wanted["system"]),
+        head=msgspec.json.encode(body)[:-1],
+    )
 
 
 def _wanted(job: PromptJob, generation: GenerationSettings) -> dict[str, Any]:

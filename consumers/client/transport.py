@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
+import random
 import socket
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -57,7 +57,7 @@ _connecting: ContextVar[Connecting | None] = ContextVar("connecting", default=No
 
 def new_rid() -> str:
     """A request id that was never used. All are of one width: SGLang aborts by prefix."""
-    return os.urandom(16).hex()
+    return f"{random.getrandbits(128):032x}"  # seeded anew in every process, forked ones too
 
 
 def base_url(url: str) -> str:
