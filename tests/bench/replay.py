@@ -94,7 +94,12 @@ class Replay(asyncio.Protocol):
 async def serve(answers: list[bytes], others: dict[bytes, bytes]) -> None:
     """Listen on a free port until cancelled."""
     order = cycle(answers)
-    server = await asyncio.get_running_loop().create_server(lambda: Replay(order, others), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Replay(order, others),
+        "127.0.0.1",
+        0,
+        backlog=1024,  # all connect at once: one that is turned away tries again a second later
+    )
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     async with server:
         await server.serve_forever()

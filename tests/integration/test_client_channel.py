@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import socket
 import ssl
+import zlib
 
 import aiohttp
 import pytest
@@ -33,6 +35,7 @@ TALKS = {
     "cookie": reply(200, b"x", Set_Cookie="a=b"),
     "chunked": CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
     "gzip": reply(200, gzip.compress(b"text " * 1000), Content_Encoding="gzip"),
+    "deflate": reply(200, zlib.compress(b"text " * 1000), Content_Encoding="deflate"),
     "to the end": b"HTTP/1.1 200 OK\r\n\r\nall until the end",
     "of HTTP/1.0": b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
     "closing": b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
@@ -183,6 +186,87 @@ async def test_a_host_that_does_not_answer_the_connection_in_time():
         # 192.0.2.0/24 is nobody's: packets there are dropped, or refused by a router.
         with pytest.raises((aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError)):
             await by_channel(session, "http://192.0.2.1:9")
+
+
+@on_both_loops
+async def test_a_refused_connection_is_the_error_it_is_to_the_session():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with open_session(api_key=None, keep=True) as session:
+            found = [await outcome(way, session, url) for way in (by_session, by_channel)]
+    assert found[1] == found[0]
+    assert issubclass(found[1][0], aiohttp.ClientConnectorError)
+
+
+@on_both_loops
+async def test_a_connection_that_was_closed_meanwhile_is_not_used_again():
+    async def then_close(asked: Asked, wire: Wire) -> None:
+        await wire.send(reply(200, b"ok"))
+        wire.close()
+
+    async with WireStub(then_close) as stub, open_session(api_key=None, keep=True) as session:
+        channel = await Channel.open(session, stub.url)
+        for _ in range(3):
+            assert (await channel.post(BODY)).body == b"ok"
+            await asyncio.sleep(0.05)
+        assert stub.connections == 3
+
+
+@on_both_loops
+async def test_every_way_that_a_request_ends_gives_its_connection_back():
+    async def in_turn(asked: Asked, wire: Wire) -> None:
+        turn = len(stub.asked) % 4
+        if turn == 0:
+            await asyncio.sleep(3600)
+        await wire.send((reply(200, b"ok"), b"no HTTP\r\n\r\n", LENGTH + b"9\r\n\r\nabc")[turn - 1])
+        wire.close()
+
+    connector = aiohttp.TCPConnector(limit=1)
+    async with WireStub(in_turn) as stub, aiohttp.ClientSession(connector=connector) as session:
+        channel = await Channel.open(session, stub.url)
+        for _ in range(9):
+            # With one place, a connection that was not given back leaves none for the next request.
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError):
+                await asyncio.wait_for(channel.post(BODY), 0.5)
+        assert len(stub.asked) == 9
+
+
+@on_both_loops
+async def test_small_requests_are_not_held_back_by_the_kernel():
+    async def answer(asked: Asked, wire: Wire) -> bytes:
+        return reply(200, b"ok")
+
+    made = []
+
+    def open_socket(address):
+        made.append(socket.socket(*address[:3]))
+        return made[-1]
+
+    connector = aiohttp.TCPConnector(socket_factory=open_socket)
+    async with WireStub(answer) as stub, aiohttp.ClientSession(connector=connector) as session:
+        await by_channel(session, stub.url)
+        assert made[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@on_both_loops
+async def test_an_address_of_ipv6():
+    heads = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(BODY))
+        writer.write(reply(200, b"ok", Connection="close"))
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(answer, "::1", 0)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    url = f"http://[::1]:{server.sockets[0].getsockname()[1]}/v1"
+    async with server, open_session(api_key=None, keep=True) as session:
+        await by_session(session, url)
+        assert (await by_channel(session, url))[2] == b"ok"
+    assert sorted(heads[1].split(b"\r\n")) == sorted(heads[0].split(b"\r\n"))
 
 
 @on_both_loops
