@@ -70,9 +70,9 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, *, sha256: str | None = None) -> bool:
         with _as_storage_error(), point("storage.create"):
-            created: bool = self.inner.create(name, data)
+            created: bool = self.inner.create(name, data, sha256=sha256)
         return created
 
     def replace(self, name: str, data: bytes) -> None:

@@ -33,8 +33,10 @@ class Storage(Protocol):
         """The place as a person would type it, without any secret: fit for messages and logs."""
         ...
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, *, sha256: str | None = None) -> bool:
         """Put an object there once. When this returns, the object is whole and durable.
+
+        A caller that knows the SHA-256 of the data (in hex) gives it, which may spare work.
 
         Returns:
             True if it was created, False if it was there already with the same bytes.

@@ -45,7 +45,7 @@ class FolderStorage:
         """The folder's absolute path."""
         return str(self._root)
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, *, sha256: str | None = None) -> bool:  # noqa: ARG002  # S3's
         """See `Storage.create`."""
         path = self._path(name)
         with self._translated("write", path):

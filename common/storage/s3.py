@@ -68,26 +68,35 @@ class S3Bucket:
             S3FaultError: the configuration cannot be used, for example for an unknown profile.
         """
         self.name = name
+        config = _config(connect_timeout_s, read_timeout_s)
         try:
             self._session = boto3.session.Session()
-            self._client: S3Client = self._session.client(
-                "s3", config=_config(connect_timeout_s, read_timeout_s)
+            self._client: S3Client = self._session.client("s3", config=config)
+            # Signs a body by the digest in its headers, where the other would hash it once more.
+            self._digests: S3Client = self._session.client(
+                "s3", config=config.merge(Config(s3={"payload_signing_enabled": False}))
             )
         except (sdk.BotoCoreError, ValueError) as error:
             raise _setup_fault(error, name) from None
 
-    def put(self, key: str, data: bytes, *, once: bool) -> float | None:
+    def put(self, key: str, data: bytes, *, once: bool, sha256: str | None = None) -> float | None:
         """Write an object; with `once`, on the condition that there is none of that key.
+
+        With `sha256`, the digest of the data in hex, nothing is hashed here: only for a store that is known
+        to refuse a body with another digest. The digest is signed, so the body is bound by the signature.
 
         Returns:
             The server's clock as it answered, in seconds since the epoch, if it said.
         """
-        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-        condition: Any = {"IfNoneMatch": "*"} if once else {}
+        more: Any = {"IfNoneMatch": "*"} if once else {}
+        if sha256 is None:
+            client = self._client
+            more["ContentMD5"] = _base64(hashlib.md5(data, usedforsecurity=False).digest())
+        else:
+            client = self._digests
+            more["ChecksumSHA256"] = _base64(bytes.fromhex(sha256))
         with self._translated("write", key):
-            answer = self._client.put_object(
-                Bucket=self.name, Key=key, Body=data, ContentMD5=digest, **condition
-            )
+            answer = client.put_object(Bucket=self.name, Key=key, Body=data, **more)
         self._check_genuine(answer, "ETag", "write", key)
         return _server_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
 
@@ -155,11 +164,16 @@ def _config(connect_timeout_s: float, read_timeout_s: float) -> Config:
         connect_timeout=connect_timeout_s,
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": 1},
-        # Many stores do not know the newer checksums; Content-MD5, sent with each object, they all check.
+        # Many stores do not know the newer checksums: Content-MD5 they all check, and SHA-256 is sent where
+        # a store was seen to check it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="promptmill",
     )
+
+
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
 
 
 def _setup_fault(error: Exception, bucket: str) -> S3FaultError:

@@ -16,6 +16,7 @@ class Fault(StrEnum):
     EXISTS = "exists"
     CONDITION_UNSUPPORTED = "condition_unsupported"
     PASSING = "passing"
+    DAMAGED = "damaged"
     BUCKET = "bucket"
     DENIED = "denied"
     CREDENTIALS = "credentials"
@@ -47,8 +48,9 @@ _BY_CODE: Final = {
     # Damage or delay on the way, though answered with a status of the 400s.
     "RequestTimeout": Fault.PASSING,
     "IncompleteBody": Fault.PASSING,
-    "BadDigest": Fault.PASSING,
-    "XAmzContentSHA256Mismatch": Fault.PASSING,
+    "BadDigest": Fault.DAMAGED,
+    "XAmzContentSHA256Mismatch": Fault.DAMAGED,
+    "XAmzContentChecksumMismatch": Fault.DAMAGED,
     "SlowDown": Fault.PASSING,
     "RequestLimitExceeded": Fault.PASSING,
     "BandwidthLimitExceeded": Fault.PASSING,
@@ -79,6 +81,7 @@ _REMEDIES: Final = {
     Fault.EXISTS: "The name is taken",
     Fault.CONDITION_UNSUPPORTED: "The store cannot do this: use another store",
     Fault.PASSING: "The store or the way to it is unwell: nothing is lost, try again when it is back",
+    Fault.DAMAGED: "The bytes were damaged on the way to the store, which kept none: they are sent again",
     Fault.BUCKET: "Create the bucket, or correct the output or AWS_ENDPOINT_URL",
     Fault.DENIED: "Grant s3:PutObject and s3:GetObject on these objects, and s3:ListBucket on the bucket",
     Fault.CREDENTIALS: (
@@ -96,8 +99,8 @@ class S3FaultError(StorageError):
     """A refusal by the store, or by the way to it, with its kind."""
 
     def __init__(self, message: str, fault: Fault) -> None:
-        """Keep the sentence and the kind; only a passing fault is transient."""
-        super().__init__(message, transient=fault is Fault.PASSING)
+        """Keep the sentence and the kind; passing faults and damage are transient."""
+        super().__init__(message, transient=fault in {Fault.PASSING, Fault.DAMAGED})
         self.fault = fault
 
 

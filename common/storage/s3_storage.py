@@ -2,7 +2,8 @@
 
 Each attempt to create looks first and then writes under the condition that nothing is there. So an object
 whose confirmation was lost is recognised, and a store that ignores conditions does not overwrite either,
-except in a race of two writers. Nothing is ever deleted.
+except in a race of two writers. A store that was seen to keep the condition is not asked first, and one that
+was seen to check a SHA-256 is sent that alone (see `s3_traits`). Nothing is ever deleted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from common.storage.patience import Patience, patiently
 from common.storage.s3 import S3Bucket
 from common.storage.s3_faults import Fault, S3FaultError
 from common.storage.s3_probe import probe_s3
+from common.storage.s3_traits import Traits, learn_traits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +50,7 @@ class S3Storage:
         self._root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._patience = patience or Patience()
         self._conditions = True
+        self._traits: Traits | None = None
 
     def __repr__(self) -> str:
         """The class and the place, never credentials."""
@@ -58,17 +61,19 @@ class S3Storage:
         """The bucket and prefix."""
         return f"s3://{self._bucket.name}/{self._root}".rstrip("/")
 
-    def create(self, name: str, data: bytes) -> bool:
-        """See `Storage.create`."""
+    def create(self, name: str, data: bytes, *, sha256: str | None = None) -> bool:
+        """See `Storage.create`. The store is tried out by the first that gives a digest: it writes many."""
         key = self._key(name)
         unsure = False
 
         def attempt() -> bool:
             nonlocal unsure
-            size = self._find(key)
+            traits = Traits() if sha256 is None else self._known()
+            # After an answer that was lost, a look costs less than to send it all again.
+            size = None if traits.creates_once and not unsure else self._find(key)
             if size is None:
                 try:
-                    if self._put_once(key, data):
+                    if self._put_once(key, data, sha256 if traits.checks_sha256 else None):
                         return True
                 except S3FaultError:
                     # The store may have kept what it did not confirm: then what is found next is our own.
@@ -140,16 +145,22 @@ class S3Storage:
             raise
         return next((size for found, size in page.objects if found == key), None)
 
-    def _put_once(self, key: str, data: bytes) -> bool:
+    def _known(self) -> Traits:
+        """What the store does by itself; the careful way while it does not answer."""
+        if self._traits is None:
+            self._traits = learn_traits(self._bucket, self._root)
+        return self._traits or Traits()
+
+    def _put_once(self, key: str, data: bytes, sha256: str | None) -> bool:
         """Write if nothing is there, as far as the store can tell; False if something is."""
         try:
-            self._bucket.put(key, data, once=self._conditions)
+            self._bucket.put(key, data, once=self._conditions, sha256=sha256)
         except S3FaultError as error:
             if error.fault is Fault.EXISTS:
                 return False
             if error.fault is Fault.CONDITION_UNSUPPORTED and self._conditions:
-                self._conditions = False
-                return self._put_once(key, data)
+                self._conditions, self._traits = False, Traits()
+                return self._find(key) is None and self._put_once(key, data, None)
             raise
         return True
 

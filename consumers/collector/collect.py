@@ -149,14 +149,14 @@ class RunCollector:
     def _put(self, seal: Seal, part: Part, data: bytes) -> bool:
         """Write a part and commit it; false when it is another's, so that the ones after it are void."""
         name = part_name(part.number)
+        row = PartRow(name, part.records, hashlib.sha256(data).hexdigest())
         try:
             with self.metrics.upload_seconds.time():
-                self.storage.create(name, data)
+                self.storage.create(name, data, sha256=row.sha256)
         except StorageConflictError:
             log.warning("part_exists_already", run=self.run, part=name, note="taking it over as it is")
             adopt_part(self.store, self.storage, self.run, part.number, self.settings.generation.samples)
             return False
-        row = PartRow(name, part.records, hashlib.sha256(data).hexdigest())
         if not self.store.commit(self.run, seal, part, row):
             log.info("part_committed_by_another", run=self.run, part=name)
             return False

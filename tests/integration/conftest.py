@@ -34,11 +34,17 @@ def swift(tmp_path_factory):
 
 
 @pytest.fixture(params=["moto", "swift"])
-def s3_store(request, s3_server, monkeypatch):
+def s3_store(request, s3_server):
     """A store with a bucket, named by boto3's environment: one that is quick, one that checks all."""
     if request.param == "moto":
         return s3_server
-    server = S3Server(request.getfixturevalue("swift"), s3_server.bucket, ACCESS_KEY, SECRET_KEY)
+    return request.getfixturevalue("swift_store")
+
+
+@pytest.fixture
+def swift_store(swift, s3_server, monkeypatch):
+    """The one that checks all, with a bucket."""
+    server = S3Server(swift, s3_server.bucket, ACCESS_KEY, SECRET_KEY)
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     server.client().create_bucket(Bucket=server.bucket)
@@ -49,6 +55,14 @@ def s3_store(request, s3_server, monkeypatch):
 def faulty_store(s3_store, monkeypatch):
     """A proxy before the store, named by boto3's environment in the store's place."""
     with FaultyS3(s3_store.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        yield proxy
+
+
+@pytest.fixture
+def faulty_swift(swift_store, monkeypatch):
+    """The same before the store that checks all."""
+    with FaultyS3(swift_store.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         yield proxy
 

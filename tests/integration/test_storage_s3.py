@@ -17,6 +17,9 @@ from support.swift_s3 import ACCESS_KEY
 from common.errors import ObjectMissingError, StorageConflictError, StorageError
 from common.storage import CreateOnce, ObjectInfo, open_storage, probe, s3_probe
 from common.storage.patience import Patience
+from common.storage.s3_traits import NAME, Traits
+
+DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
 class TestPromises:
@@ -167,6 +170,85 @@ class TestStoresThatDiffer:
         with pytest.raises(StorageError, match=r"AccessDenied.*Grant s3:PutObject") as caught:
             storage.read("part-0")
         assert not isinstance(caught.value, ObjectMissingError)
+
+
+class TestWhatAStoreDoesByItself:
+    """A writer that gives a digest tries the store out, once, and leaves undone what the store does."""
+
+    def test_what_is_seen(self, request, s3_store, faulty_store):
+        storage = hasty(s3_store)
+        for number in range(3):
+            assert storage.create(f"part-{number}", DATA, sha256=DIGEST) is True
+            assert behind_its_back(s3_store, f"part-{number}") == DATA
+        checks = "swift" in request.node.callspec.id
+        assert storage._traits == Traits(creates_once=True, checks_sha256=checks)
+        tried = [seen.status for seen in faulty_store.requests if seen.path.endswith(NAME)]
+        assert tried == [200, 412, 400 if checks else 200]
+        assert {seen.method for seen in faulty_store.requests} == {"PUT"}, "nobody has to look first"
+        again = hasty(s3_store)
+        assert again.create("part-0", DATA, sha256=DIGEST) is False
+        with pytest.raises(StorageConflictError):
+            again.create("part-1", OTHER, sha256=hashlib.sha256(OTHER).hexdigest())
+        assert again._traits == storage._traits
+
+    @pytest.mark.parametrize("digest", [DIGEST, None])
+    def test_a_part_that_is_damaged_on_the_way_is_refused_and_sent_again(
+        self, swift_store, faulty_swift, digest
+    ):
+        storage = hasty(swift_store)
+        storage.create("part-0", DATA, sha256=digest)
+        faulty_swift.inject(Fault(kind="damaged_body", match="part-1", methods=("PUT",), times=2))
+        assert storage.create("part-1", DATA, sha256=digest) is True
+        assert [seen.status for seen in faulty_swift.requests if seen.fault] == [400, 400]
+        assert behind_its_back(swift_store, "part-1") == DATA
+
+    def test_the_digest_is_signed_and_nothing_else_is_made(self, swift_store):
+        sent = []
+        storage = hasty(swift_store)
+        events = storage._bucket._digests.meta.events
+        events.register("before-send.s3", lambda request, **_: sent.append(request) and None)
+        storage.create("part-0", DATA, sha256=DIGEST)
+        headers = sent[-1].headers
+        assert headers["x-amz-checksum-sha256"] == base64.b64encode(bytes.fromhex(DIGEST))
+        assert headers["X-Amz-Content-SHA256"] == b"UNSIGNED-PAYLOAD"
+        assert b"x-amz-checksum-sha256" in headers["Authorization"]
+        assert headers["If-None-Match"] == b"*"
+        assert "Content-MD5" not in headers
+
+    @pytest.mark.parametrize("kind", ["ignore_condition", "refuse_condition"])
+    def test_a_store_without_conditions_is_looked_at_first(self, s3_server, faulty_s3, kind):
+        faulty_s3.inject(Fault(kind=kind, status=501))
+        storage = hasty(s3_server)
+        assert storage.create("part-0", DATA, sha256=DIGEST) is True
+        assert storage._traits == Traits()
+        with pytest.raises(StorageConflictError):
+            storage.create("part-0", OTHER, sha256=hashlib.sha256(OTHER).hexdigest())
+        assert behind_its_back(s3_server) == DATA
+
+    def test_a_store_that_forgets_conditions_overwrites_nothing(self, s3_server, faulty_s3):
+        storage = hasty(s3_server)
+        assert storage.create("part-0", DATA, sha256=DIGEST) is True
+        faulty_s3.inject(Fault(kind="refuse_condition", status=501))
+        with pytest.raises(StorageConflictError):
+            storage.create("part-0", OTHER, sha256=hashlib.sha256(OTHER).hexdigest())
+        assert behind_its_back(s3_server) == DATA
+
+    def test_a_store_that_does_not_answer_yet_is_asked_again_at_the_next_part(self, s3_server, faulty_s3):
+        faulty_s3.inject(Fault(kind="status", status=503, match=NAME, times=1))
+        storage = hasty(s3_server)
+        assert storage.create("part-0", DATA, sha256=DIGEST) is True
+        assert storage._traits is None
+        assert storage.create("part-1", DATA, sha256=DIGEST) is True
+        assert storage._traits == Traits(creates_once=True)
+
+    @pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (403, "AccessDenied")])
+    def test_a_store_that_refuses_the_trial_is_written_to_with_care(self, s3_server, faulty_s3, status, code):
+        faulty_s3.inject(Fault(kind="status", status=status, code=code, match=NAME))
+        storage = hasty(s3_server)
+        assert storage.create("part-0", DATA, sha256=DIGEST) is True
+        assert storage.create("part-0", DATA, sha256=DIGEST) is False
+        assert storage._traits == Traits()
+        assert storage._conditions is True
 
 
 class TestProbesOfBadStores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from unittest.mock import patch
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import StorageConflictError, StorageError
+from common.storage.base import PROBE_FOLDER
 from common.storage.patience import Patience
 from common.storage.s3 import Page
 from common.storage.s3_faults import Fault, s3_error
@@ -22,9 +24,10 @@ class FakeBucket:
 
     name = "bucket"
 
-    def __init__(self, script, condition):
+    def __init__(self, script, condition, *, checks=False):
         self.script = list(script)
         self.condition = condition
+        self.checks = checks
         self.objects: dict[str, bytes] = {}
         self.history: list[tuple[str, bytes]] = []
 
@@ -40,14 +43,18 @@ class FakeBucket:
     def _refuse(self, fault):
         raise s3_error(fault, doing="use", what="s3://bucket", at="", said="so")
 
-    def put(self, key, data, *, once):
+    def put(self, key, data, *, once, sha256=None):
         def effect():
+            if sha256 and self.checks and hashlib.sha256(data).hexdigest() != sha256:
+                self._refuse(Fault.DAMAGED)
+            assert self.checks or sha256 is None or PROBE_FOLDER in key, "a digest that nobody checks"
             if once and self.condition == "refused":
                 self._refuse(Fault.CONDITION_UNSUPPORTED)
             if once and self.condition == "kept" and key in self.objects:
                 self._refuse(Fault.EXISTS)
             self.objects[key] = data
-            self.history.append((key, data))
+            if PROBE_FOLDER not in key:
+                self.history.append((key, data))
 
         return self._request(effect)
 
@@ -74,19 +81,29 @@ def storage_on(bucket):
 @given(
     script=st.lists(st.sampled_from(OUTCOMES), max_size=12),
     condition=st.sampled_from(["kept", "ignored", "refused"]),
-    calls=st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([b"", b"1", b"2", b"12"])), max_size=6),
+    checks=st.booleans(),
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from("ab"), st.sampled_from([b"", b"1", b"2", b"12"]), st.booleans(), st.booleans()
+        ),
+        max_size=6,
+    ),
 )
-def test_created_objects_keep_their_first_bytes_and_each_answer_is_true(script, condition, calls):
-    bucket = FakeBucket(script, condition)
+def test_created_objects_keep_their_first_bytes_and_each_answer_is_true(script, condition, checks, calls):
+    bucket = FakeBucket(script, condition, checks=checks)
     first: dict[str, bytes] = {}
-    for name, data in calls:
+    storage = storage_on(bucket)
+    for name, data, anew, known in calls:
+        storage = storage_on(bucket) if anew else storage
+        sha256 = hashlib.sha256(data).hexdigest() if known else None
         if first.get(name, data) == data:
-            assert storage_on(bucket).create(name, data) is (name not in first)
+            assert storage.create(name, data, sha256=sha256) is (name not in first)
             first[name] = data
         else:
             with pytest.raises(StorageConflictError):
-                storage_on(bucket).create(name, data)
-        assert bucket.objects == {f"run/{name}": data for name, data in first.items()}
+                storage.create(name, data, sha256=sha256)
+        public = {key: data for key, data in bucket.objects.items() if PROBE_FOLDER not in key}
+        assert public == {f"run/{name}": data for name, data in first.items()}
     for key, data in bucket.history:
         assert data == first[key.removeprefix("run/")], "never other bytes, not even for an instant"
 

@@ -47,6 +47,7 @@ Kind = Literal[
     "slow",  # wait `delay_s`, then go on as usual
     "held",  # wait until this fault is taken away, then go on as usual
     "slow_body",  # take the request's body in sips over `delay_s`, then go on as usual
+    "damaged_body",  # hand the request on with one byte of its body turned
     "hang",  # wait `delay_s`, then cut the connection
     "truncate_answer",  # send half of the store's answer body, then cut the connection
     "ignore_condition",  # drop If-None-Match, as stores do that do not know it (breaks signatures)
@@ -205,7 +206,10 @@ class FaultProxy:
             await asyncio.sleep(fault.delay_s)
         while kind == "held" and fault in self.faults:  # noqa: ASYNC110  # taken away from another thread
             await asyncio.sleep(0.02)
-        if kind in {None, "slow", "held", "slow_body", "ignore_condition"}:
+        if kind == "damaged_body":
+            body = await request.read()
+            request._read_bytes = body[:-1] + bytes([body[-1] ^ 1])
+        if kind in {None, "slow", "held", "slow_body", "damaged_body", "ignore_condition"}:
             return await self._forward(request, drop_condition=kind == "ignore_condition")
         if kind == "truncate_answer":
             return await self._truncate(request)

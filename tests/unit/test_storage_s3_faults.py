@@ -29,7 +29,9 @@ from common.storage.s3_faults import Fault, classify, s3_error
         (403, "RequestTimeTooSkewed", Fault.CLOCK),
         (301, "PermanentRedirect", Fault.REGION),
         (400, "RequestTimeout", Fault.PASSING),
-        (400, "BadDigest", Fault.PASSING),
+        (400, "BadDigest", Fault.DAMAGED),
+        (400, "XAmzContentSHA256Mismatch", Fault.DAMAGED),
+        (400, "XAmzContentChecksumMismatch", Fault.DAMAGED),
         (429, "TooManyRequests", Fault.PASSING),
         (500, "InternalError", Fault.PASSING),
         (503, "SlowDown", Fault.PASSING),
@@ -49,7 +51,7 @@ def test_every_fault_has_a_remedy_and_only_passing_ones_are_worth_waiting_for(fa
     error = s3_error(fault, doing="write", what="s3://b/k", at="http://store", said="it said so")
     assert str(error).startswith("cannot write s3://b/k at http://store: it said so. ")
     assert len(str(error)) > len("cannot write s3://b/k at http://store: it said so. ")
-    assert error.transient is (fault is Fault.PASSING)
+    assert error.transient is (fault in {Fault.PASSING, Fault.DAMAGED})
 
 
 class Clock:
