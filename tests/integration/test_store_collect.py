@@ -242,7 +242,7 @@ def test_what_waits_to_be_written_is_bounded_and_nothing_follows_a_part_that_fai
     read, real = [], worked.store.results
     worked.store.results = lambda *args: (read.append(args), real(*args))[1]
 
-    def fail(name, data):
+    def fail(name, data, **more):
         raise StorageError("no", transient=True)
 
     collector.storage.create = fail
