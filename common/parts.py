@@ -168,7 +168,12 @@ def iter_lines(data: bytes, *, name: str) -> Iterator[list[bytes]]:
     Raises:
         OutputError: it is not zstd, or is cut off.
     """
-    return (bytes(text[:-1]).split(b"\n") for text in iter_texts(data, name=name))
+    return map(lines_of, iter_texts(data, name=name))
+
+
+def lines_of(text: memoryview) -> list[bytes]:
+    """The lines of a block, without their line ends."""
+    return bytes(text[:-1]).split(b"\n")
 
 
 def check_count(storage: Storage, row: PartRow, count: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 import traceback
 import uuid
@@ -82,7 +83,6 @@ class Engine:
         self.ended_badly = 0
         self.started = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._not_begun: set[str] = set()
         self._ended: list[Ended] = []
         self._spare: deque[Claim] = deque()
         self._ahead = 0
@@ -127,10 +127,12 @@ class Engine:
         return bool(found or spare)
 
     def _cancel(self, execution: str, why: str | None = None) -> None:
-        self.tasks[execution].cancel(why)
-        if execution in self._not_begun:
+        task = self.tasks[execution]
+        work = task.get_coro()
+        never_began = inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED
+        task.cancel(why)
+        if never_began:
             # A task that is cancelled before its first step does not come to its own end.
-            self._not_begun.discard(execution)
             del self.tasks[execution]
             self._end(self.held[execution], HandedBack())
 
@@ -264,7 +266,6 @@ class Engine:
             raise RuntimeError("jobs are started while the engine runs")
         while self._spare and len(self.tasks) < self.gate.limit:
             claim = self._spare.popleft()
-            self._not_begun.add(claim.execution)
             self.tasks[claim.execution] = loop.create_task(self._work(claim))
 
     def _return_spare(self) -> None:
@@ -273,7 +274,6 @@ class Engine:
             self._end(self._spare.pop(), HandedBack())
 
     async def _work(self, claim: Claim) -> None:
-        self._not_begun.discard(claim.execution)
         outcome: Outcome
         try:
             outcome = await self.perform(claim)

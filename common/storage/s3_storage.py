@@ -134,7 +134,7 @@ class S3Storage:
         except S3FaultError as error:
             if error.fault is Fault.MISSING:
                 return None
-            if error.fault is Fault.PASSING:
+            if error.transient:
                 raise
         # A refused HEAD gives no reason, and may be all that S3 says of a missing object: a listing knows.
         try:

@@ -17,6 +17,7 @@ from common.parts import (
     iter_dead_letters,
     iter_parts,
     iter_texts,
+    lines_of,
     read_manifest,
 )
 from common.records import DeadReason, Manifest, PartRow
@@ -107,7 +108,8 @@ def iter_source_lines(
     """
 
     def decode(row: PartRow, first: int, text: memoryview) -> list[tuple[bytes, T]]:
-        return [(line, _decode_line(decoder, row, number, line)) for number, line in _numbered(text, first)]
+        lines = enumerate(lines_of(text), first)
+        return [(line, _decode_line(decoder, row, number, line)) for number, line in lines]
 
     return _iter_counted(source, skip, decode)
 
@@ -132,16 +134,12 @@ def _decode_block(decoder: msgspec.json.Decoder[T], row: PartRow, first: int, te
         return decoder.decode_lines(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Once more, line by line, to say which one it is.
-        return [_decode_line(decoder, row, number, line) for number, line in _numbered(text, first)]
+        return [_decode_line(decoder, row, number, line) for number, line in enumerate(lines_of(text), first)]
 
 
 def _decode_line(decoder: msgspec.json.Decoder[T], row: PartRow, number: int, line: bytes) -> T:
     """Decode one line; its error names part and line."""
     return decode_line(decoder.decode, line, key=row.key, number=number)
-
-
-def _numbered(text: memoryview, first: int) -> Iterator[tuple[int, bytes]]:
-    return enumerate(bytes(text[:-1]).split(b"\n"), first)
 
 
 class Ledger:

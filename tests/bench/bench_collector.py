@@ -125,13 +125,8 @@ def bench_collector(rounds: int) -> Section:
         )
         assert moto.stdout is not None
         endpoint = moto.stdout.readline().decode().strip()
-        boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name="us-east-1",
-            aws_access_key_id="bench",
-            aws_secret_access_key="bench",
-        ).create_bucket(Bucket="demo")
+        with harness.set_environment(aws(endpoint)):
+            boto3.client("s3").create_bucket(Bucket="demo")
         for number in range(rounds):
             floors.append(floor(made))
             with tempfile.TemporaryDirectory(prefix="promptmill-bench-", dir=Path.cwd()) as place:

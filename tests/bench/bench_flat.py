@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from ctypes.util import find_library
 from typing import TYPE_CHECKING, Any
 
 import harness
@@ -176,8 +177,9 @@ def bench_flat(rounds: int) -> Section:
     """Costs at the three sizes, with the allocator of a Redis of one's own and with the embedded one's."""
     del rounds
     rows = []
-    if harness.JEMALLOC:
-        rows += growth(at_each_size(harness.JEMALLOC), CPU, ", jemalloc")
+    jemalloc = find_library("jemalloc")
+    if jemalloc:
+        rows += growth(at_each_size(jemalloc), CPU, ", jemalloc")
     else:
         say("libjemalloc is not installed: a Redis of one's own is left out")
     seen = at_each_size(None)

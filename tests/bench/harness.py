@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from ctypes.util import find_library
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -74,10 +73,6 @@ class Section(msgspec.Struct, frozen=True):
 def say(words: str) -> None:
     """Tell how a bench goes on, on standard error."""
     print(f"  {words}", file=sys.stderr, flush=True)
-
-
-JEMALLOC = find_library("jemalloc")
-"""The allocator that Redis's own images and most packages have built in, if this machine has it."""
 
 
 @contextlib.contextmanager

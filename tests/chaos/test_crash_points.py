@@ -134,6 +134,11 @@ def nothing(_: bytes) -> None:
     """It comes to the point by itself."""
 
 
+def once_up(provoke):
+    """Wait until a consumer is up: RQ's command ends by itself if its connection is lost while it starts."""
+    return lambda said: b"consumer_started" in said and provoke(said)
+
+
 def every(seconds: float, act):
     """Call `act` at most once in so many seconds."""
     last = [0.0]
@@ -200,9 +205,7 @@ def guard(errors: list, work, *args) -> None:
 def crash_consumer(world: World, dice: random.Random, ways: tuple[str, ...]) -> None:
     for point, how in itertools.product(CONSUMER, ways):
         provoke = every(1.0, lambda point=point: damage(world, dice, point))
-        # Without its connection while it starts, RQ's command ends by itself, before any point is reached.
-        once_up = lambda said, provoke=provoke: b"consumer_started" in said and provoke(said)  # noqa: E731  # short
-        crash(world.consumers[0], point, how, dice.randint(1, 2), once_up)
+        crash(world.consumers[0], point, how, dice.randint(1, 2), once_up(provoke))
 
 
 def crash_collector(world: World, dice: random.Random, ways: tuple[str, ...]) -> None:
